@@ -1,0 +1,50 @@
+# `make demo` and `make test` do all their own set-up, in .venv; the second time they are quick.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml README.md LICENSE
+
+.PHONY: demo test lint types wheel clean
+
+demo: $(VENV)/.installed
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev $(VENV)/.installed lint types
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+wheel: dist/.built
+
+clean:
+	rm -rf $(VENV) dist build
+
+# The wheel is what is tested and shown, not the source folder.
+dist/.built: $(SOURCES) | $(VENV)/.made
+	rm -rf dist
+	$(PIP) wheel --no-deps --wheel-dir dist .
+	@touch $@
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "elmo needs Python 3.11 or newer; say which with: make PYTHON=python3.12 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.core: constraints.txt | $(VENV)/.made dist/.built
+	$(PIP) install -c constraints.txt dist/*.whl
+	@touch $@
+
+$(VENV)/.dev: constraints.txt pyproject.toml | $(VENV)/.core
+	$(PIP) install -c constraints.txt "$$(ls dist/*.whl)[dev]"
+	@touch $@
+
+$(VENV)/.installed: dist/.built | $(VENV)/.core
+	$(PIP) install --no-deps --force-reinstall dist/*.whl
+	@touch $@

@@ -1,0 +1,130 @@
+"""`elmo.load`, `elmo.save` and what they load and save: a model that embeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from elmo.chars import batch_to_ids
+from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors, as_tokens
+from elmo.errors import ElmoError
+from elmo.formats import Format, read_model, write_model
+from elmo.formats.bundle import Bundle
+from elmo.model import State
+
+Device = str | torch.device | None
+
+_EMBEDDERS_KEPT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Bundle):
+    """A biLM and what came with it, ready to embed. `elmo.load` makes one."""
+
+    _embedders: dict[object, Embedder] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def embed(
+        self, sentences: Sequence[Sentence], *, device: Device = None, **settings: Unpack[EmbedOptions]
+    ) -> list[Vectors]:
+        """Embed sentences: one array a sentence, `(tokens, dim)`.
+
+        Args:
+            sentences: each a list of tokens, or a string that is split at white space.
+            device: where to compute; where the model is if not given.
+            **settings: the fields of `EmbedSettings`: `layers` ("average" if not given, "all", "top", "mix", a number
+                or a list of numbers; several layers come out as `(layers, tokens, dim)`), `pool` ("mean" or "max"
+                over the tokens), `precision`, `state` ("zero", "carry", "warm"), `dtype`, `batch_tokens`,
+                `batch_size`.
+        """
+        if isinstance(sentences, str):
+            raise ElmoError(f"a list of sentences is expected, not the string {sentences[:40]!r}: put it in a list")
+        return list(self.embed_iter(sentences, device=device, **settings))
+
+    def embed_iter(
+        self, sentences: Iterable[Sentence], *, device: Device = None, **settings: Unpack[EmbedOptions]
+    ) -> Iterator[Vectors]:
+        """Embed a stream of sentences lazily, in order, in bounded memory; the settings are those of `embed`."""
+        return self.embedder(device=device, **settings).embed_iter(sentences)
+
+    def embedder(self, *, device: Device = None, **settings: Unpack[EmbedOptions]) -> Embedder:
+        """The embedder for some settings; it is kept, with its word vectors, until the weights change."""
+        known = [f.name for f in fields(EmbedSettings)]
+        if unknown := settings.keys() - set(known):
+            raise ElmoError(f"unknown setting {min(unknown)!r}: known are {', '.join(known)}")
+        asked = EmbedSettings(**settings)
+        weights = tuple((weight.data_ptr(), weight._version) for weight in self.bilm.parameters())
+        key = (repr(asked), str(device), weights)
+        if key not in self._embedders:
+            while len(self._embedders) >= _EMBEDDERS_KEPT:
+                del self._embedders[next(iter(self._embedders))]
+            self._embedders[key] = Embedder(self, asked, device=device)
+        return self._embedders[key]
+
+    def batch_to_ids(self, sentences: Sequence[Sentence]) -> Tensor:
+        """Ids for `Elmo` or `BiLM`, padded with 0: `(B, T, C)` of characters, `(B, T)` for a model that reads words."""
+        batch = [as_tokens(sentence) for sentence in sentences]
+        if self.config.char_cnn is not None:
+            return torch.from_numpy(batch_to_ids(batch, self.config.char_cnn.max_characters_per_token))
+        if self.vocab is None:
+            raise ElmoError("this model reads words, not characters: give its vocabulary (vocab=..., or vocab.txt)")
+        rows = [torch.tensor(self.vocab.ids(tokens), dtype=torch.long) + 1 for tokens in batch]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.zeros(0, 0, dtype=torch.long)
+
+    def warmed(self, sentences: Iterable[Sentence]) -> Model:
+        """This model with a start state made from neutral text.
+
+        It is the mean of the states that the sentences leave behind when each starts from the one before.
+        """
+        embedder = Embedder(self, EmbedSettings(layers="top", state="carry", batch_size=1))
+        m, c, count = torch.tensor(0.0), torch.tensor(0.0), 0
+        for window in embedder.windows(map(as_tokens, sentences)):
+            assert window.state is not None
+            m, c, count = m + window.state.m.cpu(), c + window.state.c.cpu(), count + 1
+        if count == 0:
+            raise ElmoError("the text for the warm start state has no sentence")
+        return replace(self, warm=State(m / count, c / count))
+
+
+def load(
+    path: str | PathLike[str] | None = None,
+    *,
+    options: str | PathLike[str] | None = None,
+    vocab: str | PathLike[str] | None = None,
+) -> Model:
+    """Load a model.
+
+    Args:
+        path: a native folder; a folder with `options.json` and one HDF5 file; an HDF5 file; the embedded model if not
+            given.
+        options: the `options.json` of an HDF5 file, where it is not beside it.
+        vocab: the vocabulary of a model that reads words, where it is not beside it.
+    """
+    if path is None:
+        with resources.as_file(resources.files("elmo") / "models" / "default") as folder:
+            bundle = read_model(folder)
+    else:
+        bundle = read_model(
+            Path(path),
+            options=None if options is None else Path(options),
+            vocab=None if vocab is None else Path(vocab),
+        )
+    return Model(**{f.name: getattr(bundle, f.name) for f in fields(Bundle)})
+
+
+def save(model: Bundle, path: str | PathLike[str], *, format: Format = "native", overwrite: bool = False) -> None:
+    """Save a model as a folder.
+
+    Args:
+        model: what `load` returns.
+        path: the folder; it appears whole or not at all.
+        format: "native", or "bilm-tf" (which has no place for a warm start state or a learned mix).
+        overwrite: replace a model that is there.
+    """
+    write_model(model, Path(path), format=format, overwrite=overwrite)

@@ -1,0 +1,280 @@
+"""The `elmo` command: each command parses its options, makes one public call and prints.
+
+Nothing heavy is imported before a command runs, so `elmo --help` starts at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from elmo import __version__
+from elmo.errors import ElmoError
+
+if TYPE_CHECKING:
+    from elmo.api import Model
+    from elmo.embed import Embedder
+    from elmo.lines import LineReader
+
+app = typer.Typer(
+    help="Deep contextualized word representations (ELMo).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="Model folder or .hdf5 file; the embedded model if not given.")
+]
+OptionsOption = Annotated[str | None, typer.Option(help="options.json of an .hdf5 file, where it is elsewhere.")]
+VocabOption = Annotated[str | None, typer.Option(help="Vocabulary of a model that reads words.")]
+TokenizeOption = Annotated[bool, typer.Option("--tokenize", help="IN is raw text: split it into sentences and words.")]
+LanguageOption = Annotated[str, typer.Option(help="Language of raw text: a code such as en; xx for any.")]
+ErrorsOption = Annotated[str, typer.Option(help="Bytes that are not text: strict stops, replace goes on.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is at OUT.")]
+
+
+@app.callback(invoke_without_command=True)
+def _main(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(f"elmo {__version__}")
+
+
+@app.command()
+def embed(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Text, one sentence a line; - is standard input.")],
+    out: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help="File; - is standard output.")] = "-",
+    model: ModelOption = None,
+    options: OptionsOption = None,
+    vocab: VocabOption = None,
+    layers: Annotated[str, typer.Option(help="all, average, top, mix, or numbers such as 1 or 0,2.")] = "average",
+    pool: Annotated[str | None, typer.Option(help="mean or max: one vector a sentence.")] = None,
+    format: Annotated[str | None, typer.Option(help="hdf5, npz, jsonl, parquet; by OUT's ending if not given.")] = None,
+    precision: Annotated[str, typer.Option(help="auto or fp32.")] = "auto",
+    state: Annotated[str, typer.Option(help="zero, carry or warm: what a sentence starts from.")] = "zero",
+    dtype: Annotated[str, typer.Option(help="float32 or float16, of the vectors written.")] = "float32",
+    tokenize: TokenizeOption = False,
+    language: LanguageOption = "en",
+    batch_tokens: Annotated[int, typer.Option(help="Tokens in a batch.")] = 2048,
+    batch_size: Annotated[int, typer.Option(help="Rows of a batch with --state carry.")] = 64,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,
+    errors: ErrorsOption = "strict",
+    sentence_to_index: Annotated[
+        bool, typer.Option("--sentence-to-index", help="Add AllenNLP's table of sentences to an HDF5 file.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut.")] = False,
+    overwrite: OverwriteOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what is used and how fast it was.")] = False,
+) -> None:
+    """Embed the sentences of IN: tokens split at white space, one sentence a line."""
+    from elmo.sinks import check_format, format_of
+
+    to_stdout = out == "-"
+    chosen: Any = format or ("jsonl" if to_stdout else format_of(Path(out)))
+    check_format(chosen, sentence_to_index=sentence_to_index)
+    if to_stdout and (chosen != "jsonl" or resume):
+        what = "--resume" if resume else f"--format {chosen}"
+        raise ElmoError(f"{what} needs a file: give one with -o")
+    with _open_lines(source, errors) as (lines, size):
+        settings: Any = {
+            "layers": _parse_layers(layers),
+            "pool": pool,
+            "precision": precision,
+            "state": state,
+            "dtype": dtype,
+            "batch_tokens": batch_tokens,
+            "batch_size": batch_size,
+        }
+        sentences = _sentences(lines, tokenize, language)
+        embedder = _load(model, options, vocab).embedder(device=device, **settings)
+        start = time.monotonic()
+        if to_stdout:
+            tokens = _embed_to_stdout(embedder, sentences)
+        else:
+            from elmo.jobs import Progress, embed_file
+            from elmo.progress import ProgressBar
+
+            with ProgressBar("embedding", total=size, quiet=quiet) as bar:
+                first: list[int] = []  # tokens that an earlier run has done
+
+                def report(done: Progress) -> None:
+                    first.append(done.tokens)
+                    rate = (done.tokens - first[0]) / max(time.monotonic() - start, 1e-9)
+                    bar.update(lines.bytes_read, f"{done.sentences:,} sentences, {rate:,.0f} tokens/s")
+
+                done = embed_file(
+                    embedder,
+                    sentences,
+                    Path(out),
+                    format=chosen,
+                    sentence_to_index=sentence_to_index,
+                    resume=resume,
+                    overwrite=overwrite,
+                    about_input={"tokenize": language if tokenize else None, "errors": errors},
+                    report=report,
+                )
+            tokens = done.tokens - first[0] if first else 0
+            if not quiet:
+                print(f"{out}: {done.sentences:,} sentences, {done.tokens:,} tokens", file=sys.stderr)
+    if verbose:
+        seconds = time.monotonic() - start
+        known = embedder.cache.hits / max(embedder.cache.hits + embedder.cache.misses, 1)
+        print(
+            f"precision {embedder.precision}, device {embedder.device}, {tokens:,} tokens in {seconds:.1f} s "
+            f"({tokens / max(seconds, 1e-9):,.0f} tokens/s), word vectors found in the cache: {100 * known:.1f} %",
+            file=sys.stderr,
+        )
+
+
+@app.command()
+def info(
+    model: Annotated[str | None, typer.Argument(metavar="[M]", help="Model; the embedded one if not given.")] = None,
+    options: OptionsOption = None,
+    vocab: VocabOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what a model is and what it can do."""
+    facts = _facts(_load(model, options, vocab), model)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        shown = f"{value:,}" if type(value) is int else ", ".join(value) if isinstance(value, list) else str(value)
+        print(f"{name:<{width}}  {shown}")
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
+    format: Annotated[str, typer.Option(help="native or bilm-tf.")] = "native",
+    options: OptionsOption = None,
+    vocab: VocabOption = None,
+    warm_with: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Store a warm start state made from this text.")
+    ] = None,
+    tokenize: TokenizeOption = False,
+    language: LanguageOption = "en",
+    errors: ErrorsOption = "strict",
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Write a model in another format, or with a warm start state."""
+    from elmo.api import save
+
+    loaded = _load(source, options, vocab)
+    chosen: Any = format
+    if warm_with is not None:
+        with _open_lines(warm_with, errors) as (lines, _):
+            loaded = loaded.warmed(sentence for sentence in _sentences(lines, tokenize, language) if sentence)
+    save(loaded, out, format=chosen, overwrite=overwrite)
+    print(f"{out}: {format}")
+    for name, part in (("warm start state", loaded.warm), ("learned mix", loaded.mix)):
+        if part is not None and format != "native":
+            print(f"note: {format} has no place for the {name}; it was left out", file=sys.stderr)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one line on standard error and exit code 2."""
+    try:
+        app()
+    except ElmoError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _load(model: str | None, options: str | None, vocab: str | None) -> Model:
+    from elmo.api import load
+
+    if model is None and (options is not None or vocab is not None):
+        raise ElmoError("--options and --vocab belong to a model: give it with --model")
+    return load(model, options=options, vocab=vocab)
+
+
+@contextmanager
+def _open_lines(source: str, errors: str) -> Iterator[tuple[LineReader, int | None]]:
+    """Lines of a file or of standard input, and the file's size where it is known."""
+    from elmo.lines import LineReader
+
+    checked: Any = errors
+    if source == "-":
+        yield LineReader(sys.stdin.buffer, "standard input", checked), None
+        return
+    try:
+        file: BinaryIO = open(source, "rb")  # noqa: SIM115 - closed below; an error in the block must not come here
+    except OSError as error:
+        raise ElmoError(f"cannot read {source}: {error.strerror}") from error
+    with file:
+        yield LineReader(file, source, checked), os.fstat(file.fileno()).st_size or None
+
+
+def _sentences(lines: LineReader, tokenize: bool, language: str) -> Iterator[list[str]]:
+    if not tokenize:
+        return (line.split() for line in lines)
+    from elmo.text import Tokenizer
+
+    tokenizer = Tokenizer(language)
+    return (sentence.tokens for line in lines for sentence in tokenizer(line))
+
+
+def _parse_layers(layers: str) -> str | int | list[int]:
+    numbers = layers.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        return layers
+    return int(layers) if len(numbers) == 1 else [int(number) for number in numbers]
+
+
+def _embed_to_stdout(embedder: Embedder, sentences: Iterator[list[str]]) -> int:
+    from elmo.sinks import Record, json_line
+
+    index, tokens = 0, 0
+    for window in embedder.windows(sentences):
+        for sentence, vectors in zip(window.sentences, window.vectors, strict=True):
+            sys.stdout.write(json_line(Record(index, sentence, vectors)))
+            index, tokens = index + 1, tokens + len(sentence)
+        sys.stdout.flush()
+    return tokens
+
+
+def _facts(model: Model, path: str | None) -> dict[str, Any]:
+    from elmo.model import parameter_count
+
+    config = model.config
+    lstm, cnn = config.lstm, config.char_cnn
+    facts: dict[str, Any] = {
+        "model": path or "embedded",
+        "format": model.source,
+        "parameters": parameter_count(config),
+        "layers": config.n_layers,
+        "dim": config.dim,
+        "lstm": f"{lstm.n_layers} layers each way, {lstm.dim} cells, {lstm.projection_dim} out"
+        + (", projected" if lstm.has_projection else ", no projection")
+        + (", skip connections" if lstm.use_skip_connections else ""),
+        "clips": f"cell {lstm.cell_clip or 'none'}, projection {lstm.proj_clip or 'none'}",
+    }
+    if cnn is None:
+        facts["input"] = f"words, a table of {config.n_words:,}"
+    else:
+        facts["input"] = (
+            f"characters, {cnn.max_characters_per_token} a word, {cnn.n_filters} filters ({cnn.activation}), "
+            f"{cnn.n_highway} highway layers"
+        )
+    facts["vocabulary"] = len(model.vocab) if model.vocab is not None else "none"
+    facts["states"] = ["zero", "carry", *(["warm"] if model.warm is not None else [])]
+    facts["learned mix"] = "yes" if model.mix is not None else "no (layers=mix is the average)"
+    facts["precision"] = model.embedder().precision if cnn is not None or model.vocab is not None else "fp32"
+    facts["language model head"] = "no"
+    return facts

@@ -1,0 +1,231 @@
+"""What a model is made of: frozen dataclasses, checked on creation, read from and written to `options.json`.
+
+The names of the fields are those of bilm-tf's `options.json`, so an error names what the user typed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from elmo.errors import ElmoError
+
+Activation = Literal["relu", "tanh"]
+
+N_BYTES_AND_MARKS = 261
+"""256 byte values, begin and end of sentence, begin and end of word, padding (SEMANTICS section 1)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharCNNConfig:
+    """The token encoder over characters."""
+
+    filters: tuple[tuple[int, int], ...]
+    """`(width, number)` of each convolution, in the order in which their outputs are concatenated."""
+    embedding_dim: int = 16
+    """Width of a character's vector."""
+    n_highway: int = 0
+    """How many highway layers follow the convolutions."""
+    max_characters_per_token: int = 50
+    """Length of a word's row of character ids, its two word marks included."""
+    activation: Activation = "relu"
+    """Applied after the maximum over positions."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no model can have."""
+        _positive("char_cnn.embedding.dim", self.embedding_dim)
+        _positive("char_cnn.max_characters_per_token", self.max_characters_per_token, least=3)
+        if type(self.n_highway) is not int or self.n_highway < 0:
+            raise ElmoError(f"char_cnn.n_highway is {self.n_highway!r}: give a whole number, 0 or more")
+        if self.activation not in get_args(Activation):
+            raise ElmoError(f"char_cnn.activation is {self.activation!r}: give 'relu' or 'tanh'")
+        if not self.filters:
+            raise ElmoError("char_cnn.filters is empty: give at least one [width, number]")
+        for width, number in self.filters:
+            _positive("char_cnn.filters: a width", width)
+            _positive("char_cnn.filters: a number of filters", number)
+            if width > self.max_characters_per_token:
+                raise ElmoError(
+                    f"char_cnn.filters has a width of {width}, but a word is only "
+                    f"{self.max_characters_per_token} characters (char_cnn.max_characters_per_token)"
+                )
+
+    @property
+    def n_filters(self) -> int:
+        """Number of all filters: the width of a word before the projection."""
+        return sum(number for _, number in self.filters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSTMConfig:
+    """The stack of LSTMs of one direction; both directions have the same."""
+
+    dim: int
+    """Width of the cell state."""
+    projection_dim: int
+    """Width of a word's vector and of what each layer puts out, per direction."""
+    n_layers: int = 2
+    """Number of LSTM layers."""
+    cell_clip: float | None = None
+    """The cell state is kept within plus and minus this value."""
+    proj_clip: float | None = None
+    """So is the projected output."""
+    use_skip_connections: bool = False
+    """From the second layer on, a layer's output is the sum of its LSTM's output and its input."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no model can have."""
+        _positive("lstm.dim", self.dim)
+        _positive("lstm.projection_dim", self.projection_dim)
+        _positive("lstm.n_layers", self.n_layers)
+        for name in ("cell_clip", "proj_clip"):
+            clip = getattr(self, name)
+            if clip is not None and not (_is_number(clip) and clip > 0):
+                raise ElmoError(f"lstm.{name} is {clip!r}: give a number above 0, or null for no clipping")
+        if type(self.use_skip_connections) is not bool:
+            raise ElmoError(f"lstm.use_skip_connections is {self.use_skip_connections!r}: give true or false")
+        if self.projection_dim > self.dim:
+            raise ElmoError(
+                f"lstm.projection_dim ({self.projection_dim}) is larger than lstm.dim ({self.dim}): the LSTM layers "
+                "would be narrower than the word layer, and neither bilm-tf nor this library can mix them"
+            )
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether the LSTM's output goes through a projection (and its clip)."""
+        return self.projection_dim < self.dim
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A biLM: a token encoder and a stack of LSTMs in each direction."""
+
+    lstm: LSTMConfig
+    """The LSTMs."""
+    char_cnn: CharCNNConfig | None = None
+    """The token encoder over characters; None for a model that reads words from a table."""
+    n_words: int | None = None
+    """Rows of the word table of a model without `char_cnn` (`n_tokens_vocab` in `options.json`)."""
+
+    def __post_init__(self) -> None:
+        """Refuse a model with no token encoder, or with two."""
+        if (self.char_cnn is None) == (self.n_words is None):
+            raise ElmoError(
+                "a model reads either characters (char_cnn) or words (n_tokens_vocab): "
+                f"{'neither is' if self.char_cnn is None else 'both are'} given"
+            )
+        if self.n_words is not None:
+            _positive("n_tokens_vocab", self.n_words)
+
+    @property
+    def dim(self) -> int:
+        """Width of a layer: forward and backward side by side."""
+        return 2 * self.lstm.projection_dim
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers that come out: the word layer and each LSTM's."""
+        return self.lstm.n_layers + 1
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], *, n_words: int | None = None) -> ModelConfig:
+        """Read bilm-tf's options; keys that only its trainer uses are passed over.
+
+        `n_words` is taken where a model without characters does not say its `n_tokens_vocab`.
+        """
+        lstm = _section(options, "lstm")
+        char_cnn = _section(options, "char_cnn") if options.get("char_cnn") is not None else None
+        return cls(
+            lstm=LSTMConfig(
+                dim=_required(lstm, "lstm", "dim"),
+                projection_dim=_required(lstm, "lstm", "projection_dim"),
+                n_layers=lstm.get("n_layers", 1),
+                cell_clip=lstm.get("cell_clip"),
+                proj_clip=lstm.get("proj_clip"),
+                use_skip_connections=lstm.get("use_skip_connections", False),
+            ),
+            char_cnn=None if char_cnn is None else _char_cnn(char_cnn),
+            n_words=options.get("n_tokens_vocab", n_words) if char_cnn is None else None,
+        )
+
+    def to_options(self) -> dict[str, Any]:
+        """Write bilm-tf's options, for prediction (262 characters, as its readers demand)."""
+        options: dict[str, Any] = {
+            "lstm": {
+                "dim": self.lstm.dim,
+                "projection_dim": self.lstm.projection_dim,
+                "n_layers": self.lstm.n_layers,
+                "cell_clip": self.lstm.cell_clip,
+                "proj_clip": self.lstm.proj_clip,
+                "use_skip_connections": self.lstm.use_skip_connections,
+            }
+        }
+        if self.char_cnn is None:
+            return options | {"n_tokens_vocab": self.n_words}
+        return options | {
+            "char_cnn": {
+                "embedding": {"dim": self.char_cnn.embedding_dim},
+                "filters": [list(pair) for pair in self.char_cnn.filters],
+                "n_highway": self.char_cnn.n_highway,
+                "n_characters": N_BYTES_AND_MARKS + 1,
+                "max_characters_per_token": self.char_cnn.max_characters_per_token,
+                "activation": self.char_cnn.activation,
+            }
+        }
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from `path`; anything else is an error that names the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ElmoError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ElmoError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ElmoError(f"{path} holds a JSON {type(value).__name__}; an object is expected")
+    return value
+
+
+def _char_cnn(options: Mapping[str, Any]) -> CharCNNConfig:
+    n_characters = options.get("n_characters", N_BYTES_AND_MARKS + 1)
+    if n_characters not in (N_BYTES_AND_MARKS, N_BYTES_AND_MARKS + 1):
+        raise ElmoError(f"char_cnn.n_characters is {n_characters!r}: 261 and 262 (the same model) are known")
+    filters = _required(options, "char_cnn", "filters")
+    pairs = isinstance(filters, (list, tuple)) and all(isinstance(f, (list, tuple)) and len(f) == 2 for f in filters)
+    if not pairs:
+        raise ElmoError(f"char_cnn.filters is {filters!r}: give a list of [width, number]")
+    embedding = _section(options, "embedding", inside="char_cnn.")
+    return CharCNNConfig(
+        embedding_dim=_required(embedding, "char_cnn.embedding", "dim"),
+        filters=tuple((width, number) for width, number in filters),
+        n_highway=options.get("n_highway") or 0,
+        max_characters_per_token=options.get("max_characters_per_token", 50),
+        activation=options.get("activation", "relu"),
+    )
+
+
+def _section(options: Mapping[str, Any], name: str, inside: str = "") -> Mapping[str, Any]:
+    section = options.get(name)
+    if not isinstance(section, Mapping):
+        found = "is missing" if section is None else f"is {section!r}"
+        raise ElmoError(f"{inside}{name} {found} in the options: an object is expected")
+    return section
+
+
+def _required(section: Mapping[str, Any], where: str, key: str) -> Any:
+    if key not in section:
+        raise ElmoError(f"{where}.{key} is missing in the options")
+    return section[key]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _positive(name: str, value: object, least: int = 1) -> None:
+    if type(value) is not int or value < least:
+        raise ElmoError(f"{name} is {value!r}: give a whole number, {least} or more")

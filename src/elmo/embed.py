@@ -1,0 +1,361 @@
+"""`Embedder`: sentences in, arrays out, in input order, from a list or an endless stream, in bounded memory.
+
+Sentences are read a window at a time, sorted by length within it and cut into batches by a budget of tokens, so that
+little is padding. Which sentences share a window depends on the input alone, so a run that goes on after a cut gives
+the same bits as one that was never cut.
+
+Shapes: B sentences, T tokens, P projection, D width of a layer, L layers, N distinct words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elmo.chars import BOS, EOS, words_to_ids
+from elmo.config import ModelConfig
+from elmo.errors import ElmoError
+from elmo.formats.bundle import Bundle, empty_bilm, fill_bilm
+from elmo.model import BiLM, ScalarMix, State
+
+Layers = Literal["all", "average", "top", "mix"] | int | Sequence[int]
+Pool = Literal["mean", "max"]
+Precision = Literal["auto", "fp32"]
+StateMode = Literal["zero", "carry", "warm"]
+DType = Literal["float32", "float16"]
+Vectors = NDArray[np.float32] | NDArray[np.float16]
+Sentence = str | Sequence[str]
+
+_WINDOW_BYTES = 2**27  # vectors held until their turn comes
+_WINDOW_BATCHES = 32
+_CACHE_BYTES = 2**26  # word vectors kept over the whole run
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedSettings:
+    """Everything that decides what the vectors are; two runs with the same settings give the same file."""
+
+    layers: Layers = "average"
+    """"all", "average", "top", "mix" (the model's learned mix), one layer's number, or a list of numbers."""
+    pool: Pool | None = None
+    """One vector a sentence instead of one a token: "mean" or "max" over its tokens (zeros if it has none)."""
+    precision: Precision = "auto"
+    """Of the arithmetic."""
+    state: StateMode = "zero"
+    """What a sentence starts from: nothing; the row's sentence of the batch before; the model's stored state."""
+    dtype: DType = "float32"
+    """Of the vectors that come out."""
+    batch_tokens: int = 2048
+    """Tokens in a batch, padding and boundaries included (states "zero" and "warm")."""
+    batch_size: int = 64
+    """Rows of a batch where the state is carried."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not known, by name."""
+        for name, choices in (
+            ("pool", (None, *get_args(Pool))),
+            ("precision", get_args(Precision)),
+            ("state", get_args(StateMode)),
+            ("dtype", get_args(DType)),
+        ):
+            value = getattr(self, name)
+            if value not in choices:
+                allowed = ", ".join("none" if choice is None else choice for choice in choices)
+                raise ElmoError(f"{name} is {value!r}: give one of {allowed}")
+        for name in ("batch_tokens", "batch_size"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ElmoError(f"{name} is {getattr(self, name)!r}: give a whole number, 1 or more")
+
+    def layer_numbers(self, n_layers: int) -> tuple[int, ...]:
+        """The layers that must be computed in a model of `n_layers`."""
+        if self.layers == "top":
+            return (n_layers - 1,)
+        if self.layers in ("all", "average", "mix"):
+            return tuple(range(n_layers))
+        numbers = (self.layers,) if isinstance(self.layers, int) else self.layers
+        known = not isinstance(numbers, str) and all(type(n) is int and 0 <= n < n_layers for n in numbers)
+        if not known or not numbers:
+            raise ElmoError(
+                f"layers is {self.layers!r}: give all, average, top, mix, or numbers from 0 to {n_layers - 1}"
+            )
+        return tuple(n for n in numbers if isinstance(n, int))
+
+
+class EmbedOptions(TypedDict, total=False):
+    """The fields of `EmbedSettings` as keyword arguments."""
+
+    layers: Layers
+    pool: Pool | None
+    precision: Precision
+    state: StateMode
+    dtype: DType
+    batch_tokens: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """Sentences that were embedded together."""
+
+    sentences: list[list[str]]
+    vectors: list[Vectors]
+    """One array a sentence: `(T, D)`, `(L, T, D)` for several layers; `(D,)`, `(L, D)` where pooled."""
+    state: State | None
+    """What the next window starts from, where the state is carried."""
+
+
+class Embedder:
+    """Embeds sentences with fixed settings; keeps the vectors of frequent words between calls."""
+
+    def __init__(self, bundle: Bundle, settings: EmbedSettings, *, device: str | torch.device | None = None) -> None:
+        """Get ready to embed with a model.
+
+        Args:
+            bundle: the model, such as what `elmo.load` returns.
+            settings: what to compute.
+            device: where to compute it; where the model is if not given. A model elsewhere is copied there.
+        """
+        self.settings = settings
+        self.bilm = _on_device(bundle.bilm, device)
+        self.device = next(self.bilm.parameters()).device
+        self.layers = settings.layer_numbers(self.config.n_layers)
+        self._mix = bundle.mix or ScalarMix(self.config.n_layers)
+        self._vocab = bundle.vocab
+        if self.config.char_cnn is None and bundle.vocab is None:
+            raise ElmoError("this model reads words, not characters: give its vocabulary (vocab=..., or vocab.txt)")
+        self._warm: State | None = None
+        if settings.state == "warm":
+            if bundle.warm is None:
+                raise ElmoError(
+                    "this model has no warm start state: make one with 'elmo convert IN OUT --warm-with TEXT'"
+                )
+            self._warm = State(bundle.warm.m.to(self.device), bundle.warm.c.to(self.device))
+        self.precision: Precision = "fp32"
+        self.cache = WordCache(max(1, _CACHE_BYTES // (4 * self.config.lstm.projection_dim)), self._encode)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration."""
+        return self.bilm.config
+
+    def digest(self) -> str:
+        """A fingerprint of all that the vectors are made of, the settings apart."""
+        digest = hashlib.sha256(json.dumps(self.config.to_options(), sort_keys=True).encode())
+        parts = [*self.bilm.state_dict().values()]
+        parts += self._mix.state_dict().values() if self.settings.layers == "mix" else []
+        parts += [self._warm.m, self._warm.c] if self._warm is not None else []
+        for tensor in parts:
+            digest.update(tensor.detach().cpu().contiguous().numpy().data)
+        if self.config.char_cnn is None and self._vocab is not None:
+            digest.update("\n".join(self._vocab).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+    def embed_iter(self, sentences: Iterable[Sentence]) -> Iterator[Vectors]:
+        """Embed sentences lazily, in order: one array a sentence.
+
+        A sentence is a list of tokens, or a string that is split at white space.
+        """
+        for window in self.windows(map(as_tokens, sentences)):
+            yield from window.vectors
+
+    def windows(
+        self, sentences: Iterable[list[str]], *, first: int = 0, state: State | None = None
+    ) -> Iterator[Window]:
+        """Embed sentences window after window.
+
+        Args:
+            sentences: tokens of each sentence.
+            first: number of the first window, where earlier ones were embedded before.
+            state: what the last of those left, where the state is carried.
+        """
+        if self.settings.state != "carry":
+            for group in self._groups(sentences, first):
+                yield Window(group, self._embed_group(group), None)
+            return
+        carried = self.bilm.zero_state(0) if state is None else State(state.m.to(self.device), state.c.to(self.device))
+        for group in _by_count(sentences, self.settings.batch_size):
+            vectors, after = self._embed_batch(group, self._word_table(group), carried.take(len(group)))
+            carried = carried.put(after)
+            yield Window(group, vectors, carried)
+
+    def _groups(self, sentences: Iterable[list[str]], first: int) -> Iterator[list[list[str]]]:
+        """Cut a stream into windows; the first ones are small, so that a slow stream is answered soon."""
+        per_token = self.config.dim * len(self.layers) * 4
+        most = max(1, min(_WINDOW_BATCHES, _WINDOW_BYTES // (per_token * self.settings.batch_tokens)))
+        group: list[list[str]] = []
+        tokens, number = 0, first
+        for sentence in sentences:
+            group.append(sentence)
+            tokens += len(sentence) + 2
+            if tokens >= self.settings.batch_tokens * min(2 ** min(number, 16), most):
+                yield group
+                group, tokens, number = [], 0, number + 1
+        if group:
+            yield group
+
+    def _embed_group(self, group: list[list[str]]) -> list[Vectors]:
+        table = self._word_table(group)
+        vectors: list[Vectors | None] = [None] * len(group)
+        for batch in self._batches(group):
+            state = None if self._warm is None else self._warm.expand(len(batch))
+            embedded, _ = self._embed_batch([group[i] for i in batch], table, state)
+            for i, array in zip(batch, embedded, strict=True):
+                vectors[i] = array
+        return [array for array in vectors if array is not None]
+
+    def _batches(self, group: list[list[str]]) -> Iterator[list[int]]:
+        """Places of the sentences of each batch, longest first: rows times the longest stay within the budget."""
+        order = sorted(range(len(group)), key=lambda i: -len(group[i]))
+        start = 0
+        while start < len(order):
+            rows = max(1, self.settings.batch_tokens // (len(group[order[start]]) + 2))
+            yield order[start : start + rows]
+            start += rows
+
+    def _word_table(self, group: list[list[str]]) -> tuple[dict[str, int], Tensor]:
+        """The distinct words of a window and their vectors `(N, P)`; the boundaries are the first two."""
+        types: dict[str, int] = {BOS: 0, EOS: 1}
+        for sentence in group:
+            for word in sentence:
+                types.setdefault(word, len(types))
+        with torch.inference_mode():
+            return types, self.cache.vectors(list(types))
+
+    def _embed_batch(
+        self, sentences: list[list[str]], table: tuple[dict[str, int], Tensor], state: State | None
+    ) -> tuple[list[Vectors], State]:
+        types, table_NP = table
+        longest = max(map(len, sentences)) + 2
+        index_BT = np.zeros((len(sentences), longest), dtype=np.int64)
+        mask_BT = np.zeros((len(sentences), longest), dtype=np.bool_)
+        for row, sentence in enumerate(sentences):
+            end = len(sentence) + 1
+            index_BT[row, 1:end] = [types[word] for word in sentence]
+            index_BT[row, end] = 1
+            mask_BT[row, : end + 1] = True
+        with torch.inference_mode():
+            x_BTP = table_NP[torch.from_numpy(index_BT).to(self.device)]
+            output = self.bilm.contextualise(
+                x_BTP, torch.from_numpy(mask_BT).to(self.device), state, layers=self.layers
+            )
+            reduced = self._reduce(output.layers).to(getattr(torch, self.settings.dtype)).cpu().numpy()
+        return [self._pool(reduced[..., i, 1 : len(s) + 1, :]) for i, s in enumerate(sentences)], output.state
+
+    def _reduce(self, layers_LBTD: Tensor) -> Tensor:
+        """The layers that come out: `(L, B, T, D)`, or `(B, T, D)` where one comes out."""
+        if self.settings.layers == "average":
+            return layers_LBTD.mean(dim=0)
+        if self.settings.layers == "mix":
+            mixed: Tensor = self._mix.to(self.device)(layers_LBTD)
+            return mixed
+        return layers_LBTD[0] if isinstance(self.settings.layers, int) or self.settings.layers == "top" else layers_LBTD
+
+    def _pool(self, vectors: Vectors) -> Vectors:
+        # A copy in every case: a view would keep the whole batch alive.
+        if self.settings.pool is None:
+            return vectors.copy()
+        if vectors.shape[-2] == 0:
+            return np.zeros(vectors.shape[:-2] + vectors.shape[-1:], dtype=vectors.dtype)
+        if self.settings.pool == "max":
+            return np.asarray(vectors.max(axis=-2))
+        pooled: Vectors = vectors.mean(axis=-2, dtype=np.float32).astype(vectors.dtype)
+        return pooled
+
+    def _encode(self, words: list[str]) -> Tensor:
+        """Vectors of words without their context, `(N, P)`."""
+        if self.config.char_cnn is None:
+            assert self._vocab is not None
+            ids = np.asarray(self._vocab.ids(words), dtype=np.int32) + 1
+        else:
+            ids = words_to_ids(words, self.config.char_cnn.max_characters_per_token)
+        encoded: Tensor = self.bilm.encoder(torch.from_numpy(ids).to(self.device))
+        return encoded
+
+
+class WordCache:
+    """Vectors of the words met last, in one table of fixed size: a word's characters are encoded once, not per use."""
+
+    _LONGEST_WORD = 64  # characters; a longer word is rare, and as a key it would cost memory without bound
+
+    def __init__(self, capacity: int, encode: Callable[[list[str]], Tensor]) -> None:
+        """Keep at most `capacity` words; `encode` makes `(N, P)` vectors of N words."""
+        self._encode = encode
+        self._capacity = capacity
+        self._slots: OrderedDict[str, int] = OrderedDict()
+        self._table_NP: Tensor | None = None
+        self.hits = 0
+        self.misses = 0
+
+    def vectors(self, words: list[str]) -> Tensor:
+        """Vectors of distinct words, `(N, P)`."""
+        known = [i for i, word in enumerate(words) if word in self._slots]
+        new = [i for i, word in enumerate(words) if word not in self._slots]
+        self.hits += len(known)
+        self.misses += len(new)
+        if not new:
+            return self._lookup([words[i] for i in known])
+        encoded = self._encode([words[i] for i in new])
+        result = encoded.new_empty(len(words), encoded.shape[1])
+        result[new] = encoded
+        if known:
+            result[known] = self._lookup([words[i] for i in known])
+        self._store([(words[i], row) for row, i in enumerate(new)], encoded)
+        return result
+
+    def _lookup(self, words: list[str]) -> Tensor:
+        assert self._table_NP is not None
+        for word in words:
+            self._slots.move_to_end(word)
+        return self._table_NP[[self._slots[word] for word in words]]
+
+    def _store(self, words: list[tuple[str, int]], encoded_NP: Tensor) -> None:
+        kept = [(word, row) for word, row in words if len(word) <= self._LONGEST_WORD][-self._capacity :]
+        slots = []
+        for word, _ in kept:
+            full = len(self._slots) >= self._capacity
+            slots.append(self._slots.popitem(last=False)[1] if full else len(self._slots))
+            self._slots[word] = slots[-1]
+        if self._table_NP is None:
+            self._table_NP = encoded_NP.new_empty(self._capacity, encoded_NP.shape[1])
+        self._table_NP[slots] = encoded_NP[[row for _, row in kept]]
+
+
+def as_tokens(sentence: Sentence) -> list[str]:
+    """The tokens of a sentence: a string is split at white space."""
+    if isinstance(sentence, str):
+        return sentence.split()
+    if not isinstance(sentence, Sequence) or not all(isinstance(token, str) for token in sentence):
+        raise ElmoError(f"a sentence is a string or a list of strings, not {sentence!r:.80}")
+    return list(sentence)
+
+
+def _by_count(sentences: Iterable[list[str]], count: int) -> Iterator[list[list[str]]]:
+    group: list[list[str]] = []
+    for sentence in sentences:
+        group.append(sentence)
+        if len(group) == count:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _on_device(bilm: BiLM, device: str | torch.device | None) -> BiLM:
+    here = next(bilm.parameters()).device
+    try:
+        there = here if device is None else torch.device(device)
+        if there.type == here.type and there.index in (None, here.index):
+            return bilm
+        weights = {name: weight.to(there) for name, weight in bilm.state_dict().items()}
+    except (RuntimeError, AssertionError) as error:  # torch's own words for a device that it does not have
+        raise ElmoError(f"device is {str(device)!r}, which cannot be used here: {error}") from error
+    return fill_bilm(empty_bilm(bilm.config), weights)

@@ -1,0 +1,169 @@
+"""bilm-tf's and AllenNLP's format: `options.json` and an HDF5 file of weights, with TensorFlow's names and layouts.
+
+One table says how each of their weights is named, shaped and laid out in ours; it is read both ways.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmo.config import N_BYTES_AND_MARKS, ModelConfig, read_json
+from elmo.errors import ElmoError
+from elmo.formats.bundle import Bundle, check_finite, check_names, check_shape, empty_bilm, fill_bilm
+from elmo.vocab import Vocabulary
+
+OPTIONS = "options.json"
+WEIGHTS = "weights.hdf5"
+VOCAB = "vocab.txt"
+
+Layout = Literal["same", "transposed", "convolution", "table"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One weight: its name and shape in the HDF5 file, its name in our network, and how the two are laid out."""
+
+    theirs: str
+    ours: str
+    shape: tuple[int, ...]
+    layout: Layout = "same"
+
+
+def table(config: ModelConfig) -> list[Row]:
+    """Every weight of a model, in the order of the network."""
+    return [*_encoder_rows(config), *_lstm_rows(config)]
+
+
+def _encoder_rows(config: ModelConfig) -> Iterator[Row]:
+    cnn, width = config.char_cnn, config.lstm.projection_dim
+    if cnn is None:
+        assert config.n_words is not None
+        yield Row("embedding", "encoder.weight", (config.n_words, width), "table")
+        return
+    yield Row("char_embed", "encoder.characters.weight", (N_BYTES_AND_MARKS, cnn.embedding_dim), "table")
+    for i, (size, number) in enumerate(cnn.filters):
+        ours = f"encoder.convolutions.{i}"
+        yield Row(f"CNN/W_cnn_{i}", f"{ours}.weight", (1, size, cnn.embedding_dim, number), "convolution")
+        yield Row(f"CNN/b_cnn_{i}", f"{ours}.bias", (number,))
+    for k in range(cnn.n_highway):
+        for gate in ("carry", "transform"):
+            theirs, ours = f"CNN_high_{k}", f"encoder.highways.{k}.{gate}"
+            yield Row(f"{theirs}/W_{gate}", f"{ours}.weight", (cnn.n_filters, cnn.n_filters), "transposed")
+            yield Row(f"{theirs}/b_{gate}", f"{ours}.bias", (cnn.n_filters,))
+    if cnn.n_filters != width:
+        yield Row("CNN_proj/W_proj", "encoder.projection.weight", (cnn.n_filters, width), "transposed")
+        yield Row("CNN_proj/b_proj", "encoder.projection.bias", (width,))
+
+
+def _lstm_rows(config: ModelConfig) -> Iterator[Row]:
+    lstm = config.lstm
+    for direction, stack in enumerate(("forwards", "backwards")):
+        for k in range(lstm.n_layers):
+            # TensorFlow wraps the cells in a MultiRNNCell only when there are several.
+            cell = f"MultiRNNCell/Cell{k}/" if lstm.n_layers > 1 else ""
+            theirs, ours = f"RNN_{direction}/RNN/{cell}LSTMCell", f"{stack}.{k}"
+            yield Row(f"{theirs}/W_0", f"{ours}.kernel", (2 * lstm.projection_dim, 4 * lstm.dim))
+            yield Row(f"{theirs}/B", f"{ours}.bias", (4 * lstm.dim,))
+            if lstm.has_projection:
+                yield Row(f"{theirs}/W_P_0", f"{ours}.projection", (lstm.dim, lstm.projection_dim))
+
+
+def to_ours(array: np.ndarray[Any, np.dtype[np.float32]], layout: Layout) -> Tensor:
+    """Lay a weight of theirs out as ours."""
+    if layout == "transposed":
+        array = array.T
+    elif layout == "convolution":  # (1, width, characters, number) to (number, characters, width)
+        array = array[0].transpose(2, 1, 0)
+    elif layout == "table":  # row 0 is the mask's
+        array = np.concatenate([np.zeros_like(array[:1]), array])
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def to_theirs(tensor: Tensor, layout: Layout) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Lay a weight of ours out as theirs."""
+    array = tensor.detach().float().cpu().numpy()
+    if layout == "transposed":
+        return array.T
+    if layout == "convolution":
+        return array.transpose(2, 1, 0)[None]
+    return array[1:] if layout == "table" else array
+
+
+def read(weights: Path, options: Path, vocab: Path | None = None) -> Bundle:
+    """Read a model from its two or three files."""
+    raw_options = read_json(options)
+    with open_hdf5(weights) as file:
+        try:
+            config = ModelConfig.from_options(raw_options, n_words=_rows_of_word_table(file))
+        except ElmoError as error:
+            raise ElmoError(f"{options}: {error}") from error
+        bilm = fill_bilm(empty_bilm(config), dict(_read_weights(file, config, weights)))
+    return Bundle(bilm=bilm, vocab=None if vocab is None else Vocabulary.read(vocab), source="bilm-tf")
+
+
+def write(bundle: Bundle, folder: Path) -> None:
+    """Write `options.json`, `weights.hdf5` and, where there is one, `vocab.txt` into an existing folder."""
+    config = bundle.config
+    (folder / OPTIONS).write_text(json.dumps(config.to_options(), indent=2) + "\n", encoding="utf-8")
+    ours = bundle.bilm.state_dict()
+    with h5py.File(folder / WEIGHTS, "w") as file:
+        for row in table(config):
+            file.create_dataset(row.theirs, data=to_theirs(ours[row.ours], row.layout), dtype="float32")
+    if bundle.vocab is not None:
+        bundle.vocab.write(folder / VOCAB)
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    """Open an HDF5 file for reading, or say what is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise ElmoError(f"cannot read {path}: {error.strerror}") from error
+    if not h5py.is_hdf5(path):
+        raise ElmoError(f"{path} is not an HDF5 file")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise ElmoError(f"{path} is a damaged HDF5 file: {error}") from error
+
+
+def _rows_of_word_table(file: h5py.File) -> int | None:
+    words = file.get("embedding")
+    return words.shape[0] if isinstance(words, h5py.Dataset) and words.ndim == 2 else None
+
+
+def _read_weights(file: h5py.File, config: ModelConfig, path: Path) -> Iterator[tuple[str, Tensor]]:
+    rows = table(config)
+    check_names(set(_datasets(file, path)), {row.theirs for row in rows}, path)
+    for row in rows:
+        dataset = file[row.theirs]
+        check_shape(row.theirs, dataset.shape, row.shape, path)
+        if dataset.dtype.kind != "f" or dataset.external or dataset.is_virtual:
+            raise ElmoError(f"{path}: {row.theirs} is not a plain table of floating-point numbers")
+        try:
+            array = dataset[...].astype(np.float32, copy=False)
+        except (OSError, RuntimeError) as error:
+            raise ElmoError(f"{path} is damaged at {row.theirs}: {error}") from error
+        tensor = to_ours(array, row.layout)
+        check_finite(row.theirs, tensor, path)
+        yield row.ours, tensor
+
+
+def _datasets(file: h5py.File, path: Path) -> list[str]:
+    """Names of all datasets that are in the file itself: links to elsewhere are not followed."""
+    names: list[str] = []
+    try:
+        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise ElmoError(f"{path} is a damaged HDF5 file: {error}") from error
+    return names

@@ -1,0 +1,80 @@
+"""What a model file holds, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from elmo.config import ModelConfig
+from elmo.errors import ElmoError
+from elmo.model import BiLM, ScalarMix, State
+from elmo.vocab import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """A biLM and what may come with it."""
+
+    bilm: BiLM
+    """The network, in evaluation mode."""
+    vocab: Vocabulary | None = None
+    """Its words: needed by a model that reads words instead of characters."""
+    warm: State | None = None
+    """A start state of one row, made once from neutral text."""
+    mix: ScalarMix | None = None
+    """Layer weights that a task has learned."""
+    card: str | None = None
+    """The model card, Markdown."""
+    source: str = "memory"
+    """The format it was read from."""
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        config = self.config
+        if config.n_words is not None and self.vocab is not None:
+            if len(self.vocab) != config.n_words:
+                raise ElmoError(f"the vocabulary has {len(self.vocab)} words, the model's word table {config.n_words}")
+            if self.vocab.words[:2] != ("<S>", "</S>"):
+                raise ElmoError("the vocabulary of a model that reads words must begin with <S> and </S>")
+        if self.mix is not None and len(self.mix.weights) != config.n_layers:
+            raise ElmoError(f"the mix has {len(self.mix.weights)} weights, the model {config.n_layers} layers")
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the network is made of."""
+        return self.bilm.config
+
+
+def empty_bilm(config: ModelConfig) -> BiLM:
+    """A biLM without storage: a place for weights to be assigned to, at no cost in time or memory."""
+    with torch.device("meta"):
+        return BiLM(config)
+
+
+def fill_bilm(bilm: BiLM, weights: Mapping[str, Tensor]) -> BiLM:
+    """Assign checked weights to an empty biLM and make it ready for use."""
+    bilm.load_state_dict(weights, assign=True)
+    return bilm.eval()
+
+
+def check_names(found: set[str], expected: set[str], path: object) -> None:
+    """Refuse weights that are missing or left over, by name."""
+    for problem, names in (("lacks", expected - found), ("has unexpected", found - expected)):
+        if names:
+            listed = ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            raise ElmoError(f"{path} {problem} {listed}: the weights do not fit the options")
+
+
+def check_shape(name: str, found: tuple[int, ...], expected: tuple[int, ...], path: object) -> None:
+    """Refuse a weight of another shape than the options say."""
+    if tuple(found) != tuple(expected):
+        raise ElmoError(f"{path}: {name} has shape {tuple(found)}, the options say {tuple(expected)}")
+
+
+def check_finite(name: str, tensor: Tensor, path: object) -> None:
+    """Refuse a weight with NaN or infinity in it."""
+    if not torch.isfinite(tensor).all():
+        raise ElmoError(f"{path}: {name} holds NaN or infinity: the file is damaged, or its training diverged")

@@ -1,0 +1,125 @@
+"""Our own format: a folder of `config.json`, `model.safetensors`, `README.md` and, where it has words, `vocab.txt`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from elmo.config import ModelConfig, read_json
+from elmo.errors import ElmoError
+from elmo.formats.bundle import Bundle, check_finite, check_names, check_shape, empty_bilm, fill_bilm
+from elmo.model import ScalarMix, State
+from elmo.vocab import Vocabulary
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+VOCAB = "vocab.txt"
+CARD = "README.md"
+
+_MARK = {"format": "elmo", "version": 1}
+
+
+def is_native(folder: Path) -> bool:
+    """Whether a folder holds a model in this format."""
+    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
+
+
+def read(folder: Path) -> Bundle:
+    """Read a model from its folder."""
+    raw = read_json(folder / CONFIG)
+    if {key: raw.get(key) for key in _MARK} != _MARK:
+        raise ElmoError(
+            f"{folder / CONFIG} says format {raw.get('format')!r}, version {raw.get('version')!r}; "
+            f"this release of elmo reads format 'elmo', version {_MARK['version']}"
+        )
+    try:
+        config = ModelConfig.from_options(raw)
+    except ElmoError as error:
+        raise ElmoError(f"{folder / CONFIG}: {error}") from error
+    bilm = empty_bilm(config)
+    expected = {f"bilm.{name}": tuple(weight.shape) for name, weight in bilm.state_dict().items()}
+    for part in raw.get("parts", []):
+        expected |= _part_shapes(part, config)
+    weights = _read_weights(folder / WEIGHTS, expected)
+    fill_bilm(bilm, {name.removeprefix("bilm."): w for name, w in weights.items() if name.startswith("bilm.")})
+    vocab, card = folder / VOCAB, folder / CARD
+    return Bundle(
+        bilm=bilm,
+        vocab=Vocabulary.read(vocab) if vocab.is_file() else None,
+        warm=State(weights["warm.m"], weights["warm.c"]) if "warm.m" in weights else None,
+        mix=_mix(weights),
+        card=card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None,
+        source="native",
+    )
+
+
+def write(bundle: Bundle, folder: Path) -> None:
+    """Write a model into an existing folder."""
+    weights = {f"bilm.{name}": weight for name, weight in bundle.bilm.state_dict().items()}
+    parts = []
+    if bundle.warm is not None:
+        parts.append("warm")
+        weights |= {"warm.m": bundle.warm.m, "warm.c": bundle.warm.c}
+    if bundle.mix is not None:
+        parts.append("mix")
+        weights |= {f"mix.{name}": weight for name, weight in bundle.mix.state_dict().items()}
+    config = _MARK | {"parts": parts} | bundle.config.to_options()
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file({name: w.detach().cpu().contiguous() for name, w in weights.items()}, folder / WEIGHTS)
+    (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # safetensors writes for the owner alone
+    if bundle.vocab is not None:
+        bundle.vocab.write(folder / VOCAB)
+    (folder / CARD).write_text(bundle.card or _default_card(bundle.config), encoding="utf-8")
+
+
+def _part_shapes(part: str, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    lstm = config.lstm
+    if part == "warm":
+        return {
+            "warm.m": (lstm.n_layers, 2, 1, lstm.projection_dim),
+            "warm.c": (lstm.n_layers, 2, 1, lstm.dim),
+        }
+    if part == "mix":
+        return {"mix.weights": (config.n_layers,), "mix.gamma": ()}
+    raise ElmoError(f"{CONFIG} names the part {part!r}; 'warm' and 'mix' are known")
+
+
+def _read_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            check_names(set(file.keys()), set(expected), path)
+            for name, shape in expected.items():
+                check_shape(name, tuple(file.get_slice(name).get_shape()), shape, path)
+                weights[name] = file.get_tensor(name)
+    except SafetensorError as error:
+        raise ElmoError(f"{path} is not a whole safetensors file: {error}") from error
+    except OSError as error:
+        raise ElmoError(f"cannot read {path}: {error}") from error
+    for name, weight in weights.items():
+        if not weight.is_floating_point():
+            raise ElmoError(f"{path}: {name} is of type {weight.dtype}; floating-point numbers are expected")
+        weights[name] = weight.to(torch.float32)
+        check_finite(name, weights[name], path)
+    return weights
+
+
+def _mix(weights: dict[str, Tensor]) -> ScalarMix | None:
+    if "mix.weights" not in weights:
+        return None
+    mix = ScalarMix(len(weights["mix.weights"]))
+    mix.load_state_dict({"weights": weights["mix.weights"], "gamma": weights["mix.gamma"]})
+    return mix
+
+
+def _default_card(config: ModelConfig) -> str:
+    return (
+        "# An ELMo model\n\n"
+        f"A biLM of {config.lstm.n_layers} LSTM layers ({config.lstm.dim} cells, {config.lstm.projection_dim} out, "
+        "each direction), written by `elmo`. Say here what it was trained on, under which licence, and how.\n"
+    )

@@ -1,0 +1,272 @@
+"""Embed a stream of sentences into a file, in bounded memory, so that a run that is cut can go on.
+
+While a run lasts, what it has embedded lies beside its output, in `OUT.partial`: a file for each window, written whole
+or not at all, and the settings. When the last window is there they are put together into one file, which takes the
+place of OUT, and the folder goes. So a process killed at any moment loses one window, a full disk loses nothing, and
+OUT is never half-written. The price is disk space for the vectors twice while the file is put together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from elmo.config import read_json
+from elmo.embed import Embedder, Window
+from elmo.errors import ElmoError
+from elmo.files import cannot_write, new_file
+from elmo.model import State
+from elmo.sinks import About, FileFormat, Record, check_format, read_about, write_records
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a job has come."""
+
+    windows: int = 0
+    sentences: int = 0
+    tokens: int = 0
+    digest: str = hashlib.sha256().hexdigest()
+    """Of the sentences so far: says whether an input is the one that was begun with."""
+
+
+def embed_file(
+    embedder: Embedder,
+    sentences: Iterable[list[str]],
+    out: Path,
+    *,
+    format: FileFormat = "hdf5",
+    sentence_to_index: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    about_input: About | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Progress:
+    """Embed sentences into `out`.
+
+    Args:
+        embedder: the model and the settings.
+        sentences: tokens of each sentence; on resuming, the same ones from the start.
+        out: the file to write.
+        format: of the file.
+        sentence_to_index: add AllenNLP's table from sentences to their numbers (HDF5 only).
+        resume: go on where an earlier run with the same settings was cut; start where there was none.
+        overwrite: replace `out`, and what is left of an earlier run.
+        about_input: how the sentences were made, to be compared on resuming.
+        report: called after each window.
+
+    Returns:
+        How many sentences and tokens the file holds.
+    """
+    check_format(format, sentence_to_index=sentence_to_index)
+    if resume and overwrite:
+        raise ElmoError("resume and overwrite contradict each other: give one of them")
+    if out.is_dir():
+        raise ElmoError(f"{out} is a folder: give the name of a file")
+    settings = _settings(embedder, format, sentence_to_index, about_input or {})
+    parts = Parts(out)
+    if overwrite:
+        parts.remove()
+    elif parts.folder.exists() and not resume:
+        raise ElmoError(
+            f"{parts.folder} is left of a run that was cut: --resume goes on with it, --overwrite starts again"
+        )
+    elif out.exists() and not parts.folder.exists():
+        if not resume:
+            raise ElmoError(f"{out} exists: --overwrite replaces it, --resume goes on with a run that was cut")
+        return _check_complete(out, format, settings, sentences)
+    try:
+        done = _embed_parts(parts, settings, embedder, iter(sentences), report)
+        with new_file(out) as path:
+            write_records(
+                path,
+                parts.groups(done.windows),
+                format=format,
+                about=settings | _about(done),
+                sentence_to_index=sentence_to_index,
+            )
+        parts.remove()
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    finally:
+        parts.remove_if_empty()
+    return done
+
+
+def _embed_parts(
+    parts: Parts,
+    settings: About,
+    embedder: Embedder,
+    sentences: Iterator[list[str]],
+    report: Callable[[Progress], None],
+) -> Progress:
+    done = parts.open(settings)
+    digest = hashlib.sha256()
+    for sentence in islice(sentences, done.sentences):
+        _add_to(digest, sentence)
+    if digest.hexdigest() != done.digest:
+        raise ElmoError(
+            f"the input does not begin with the {done.sentences} sentences that {parts.folder} was made from: "
+            "give the same input, or --overwrite to start again"
+        )
+    report(done)
+    for window in embedder.windows(sentences, first=done.windows, state=parts.state(done)):
+        for sentence in window.sentences:
+            _add_to(digest, sentence)
+        done = Progress(
+            windows=done.windows + 1,
+            sentences=done.sentences + len(window.sentences),
+            tokens=done.tokens + sum(map(len, window.sentences)),
+            digest=digest.hexdigest(),
+        )
+        parts.add(window, done, pooled=embedder.settings.pool is not None)
+        report(done)
+    return done
+
+
+class Parts:
+    """The windows that were embedded so far, a file each."""
+
+    def __init__(self, out: Path) -> None:
+        """Name the folder beside `out`; nothing is written yet."""
+        self.folder = out.with_name(out.name + ".partial")
+
+    def open(self, settings: About) -> Progress:
+        """Make the folder, or check that the one that is there was made with the same settings: how far it came."""
+        path = self.folder / "settings.json"
+        if path.exists():
+            _compare(settings, read_json(path), self.folder)
+        else:
+            self.folder.mkdir(exist_ok=True)
+            with new_file(path) as beside:
+                beside.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        for torn in self.folder.glob(".*"):
+            torn.unlink()
+        count = len(list(self.folder.glob("part-*.npz")))
+        if count == 0:
+            return Progress()
+        return Progress(**json.loads(bytes(self._load(self._part(count))["progress"])))
+
+    def add(self, window: Window, done: Progress, *, pooled: bool) -> None:
+        """Keep a window; `done` says what there is with it."""
+        if window.state is not None:
+            # Before its part, so that a part that is there has its state; after it, the one before is of no use.
+            state = {"m": window.state.m.cpu().numpy(), "c": window.state.c.cpu().numpy()}
+            self._save(self._state(done.windows), state)
+        vectors = np.stack(window.vectors) if pooled else np.concatenate(window.vectors, axis=-2)
+        self._save(
+            self._part(done.windows),
+            {
+                "progress": _as_bytes(asdict(done)),
+                "tokens": _as_bytes(window.sentences),
+                "vectors": vectors,
+                "pooled": np.asarray(pooled),
+            },
+        )
+        self._state(done.windows - 1).unlink(missing_ok=True)
+
+    def state(self, done: Progress) -> State | None:
+        """What the window after `done` starts from, where the state is carried."""
+        path = self._state(done.windows)
+        if not path.exists():
+            return None
+        arrays = self._load(path)
+        return State(torch.from_numpy(arrays["m"]), torch.from_numpy(arrays["c"]))
+
+    def groups(self, count: int) -> Iterator[list[Record]]:
+        """The records of all windows in order, a window in memory at a time."""
+        index = 0
+        for number in range(1, count + 1):
+            arrays = self._load(self._part(number))
+            sentences: list[list[str]] = json.loads(bytes(arrays["tokens"]))
+            vectors, start, records = arrays["vectors"], 0, []
+            for row, tokens in enumerate(sentences):
+                end = start + len(tokens)
+                mine = vectors[row] if arrays["pooled"] else vectors[..., start:end, :]
+                records.append(Record(index, tokens, mine))
+                start, index = end, index + 1
+            yield records
+
+    def remove(self) -> None:
+        """Take the folder away."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
+    def remove_if_empty(self) -> None:
+        """Take the folder away where no window is in it: a mistake found at the start leaves nothing behind."""
+        if self.folder.exists() and not any(self.folder.glob("part-*.npz")):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _part(self, number: int) -> Path:
+        return self.folder / f"part-{number:08d}.npz"
+
+    def _state(self, number: int) -> Path:
+        return self.folder / f"state-{number:08d}.npz"
+
+    @staticmethod
+    def _save(path: Path, arrays: Arrays) -> None:
+        with new_file(path) as beside, beside.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    @staticmethod
+    def _load(path: Path) -> Arrays:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ElmoError(f"{path} is damaged ({error}): --overwrite starts again") from error
+
+
+def _settings(embedder: Embedder, format: FileFormat, sentence_to_index: bool, about_input: About) -> About:
+    settings = replace(embedder.settings, precision=embedder.precision)
+    about = asdict(settings) | {"model": embedder.digest(), "format": format, "sentence_to_index": sentence_to_index}
+    result: About = json.loads(json.dumps(about | about_input))  # as it reads when it comes back from a file
+    return result
+
+
+def _about(done: Progress) -> About:
+    return {"sentences": done.sentences, "tokens": done.tokens, "input": done.digest}
+
+
+def _compare(now: About, then: About, where: Path) -> None:
+    for name in sorted(now.keys() | then.keys()):
+        if now.get(name) != then.get(name):
+            raise ElmoError(
+                f"{where} was made with other settings: {name} was {then.get(name)!r} and is {now.get(name)!r} now; "
+                "give the same settings, or --overwrite to start again"
+            )
+
+
+def _check_complete(out: Path, format: FileFormat, settings: About, sentences: Iterable[list[str]]) -> Progress:
+    """There is nothing to resume: the file must be what a run would make of this input."""
+    then = read_about(out, format)
+    if then is None:
+        raise ElmoError(f"{out} exists and does not say what made it: --overwrite replaces it")
+    _compare(settings, {name: value for name, value in then.items() if name not in _about(Progress())}, out)
+    digest, count, tokens = hashlib.sha256(), 0, 0
+    for sentence in sentences:
+        _add_to(digest, sentence)
+        count, tokens = count + 1, tokens + len(sentence)
+    done = Progress(sentences=count, tokens=tokens, digest=digest.hexdigest())
+    _compare(_about(done), {name: then.get(name) for name in _about(done)}, out)
+    return done
+
+
+def _add_to(digest: hashlib._Hash, sentence: list[str]) -> None:
+    digest.update("\0".join(sentence).encode("utf-8", "surrogatepass") + b"\n")
+
+
+def _as_bytes(value: object) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.frombuffer(json.dumps(value).encode("utf-8"), dtype=np.uint8)

@@ -1,0 +1,57 @@
+"""A progress bar on a terminal, a plain line now and then elsewhere; both on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class ProgressBar:
+    """Shows how far a long job has come; use it as a context."""
+
+    def __init__(self, what: str, *, total: int | None, quiet: bool = False) -> None:
+        """Show `what` is done; `total` is in whatever unit `update` counts, None where it is not known."""
+        self._what = what
+        self._total = total
+        self._quiet = quiet
+        self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+        self._rich = None
+        if not quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            self._rich = Progress(
+                TextColumn(what),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %" if total else ""),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._task = self._rich.add_task(what, total=total, note="")
+
+    def __enter__(self) -> ProgressBar:
+        """Start the bar."""
+        if self._rich is not None:
+            self._rich.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the bar, whatever happened."""
+        if self._rich is not None:
+            self._rich.stop()
+
+    def update(self, done: int, note: str) -> None:
+        """Say that `done` of the total is done, and add a note such as a rate."""
+        if self._rich is not None:
+            self._rich.update(self._task, completed=done, note=note)
+        elif not self._quiet and time.monotonic() >= self._next_line:
+            share = f" {100 * done / self._total:.0f} %," if self._total else ""
+            print(f"{self._what}:{share} {note}", file=sys.stderr, flush=True)
+            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES

@@ -1,0 +1,60 @@
+"""The word vocabulary: one word a line, `<S>`, `</S>` and `<UNK>` among them, then by falling frequency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from elmo.errors import ElmoError
+
+SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")
+_NOT_A_WORD = "!!!MAXTERMID"  # a line that the 1 Billion Word Benchmark's vocabulary carries; bilm-tf skips it
+
+
+class Vocabulary:
+    """Words and their ids, in the order of the file."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        """Number `words` from 0; the three special words must be among them. Of a repeated word the last counts."""
+        self.words: tuple[str, ...] = tuple(words)
+        self._ids: dict[str, int] = {word: i for i, word in enumerate(self.words)}
+        missing = [word for word in SPECIAL_WORDS if word not in self._ids]
+        if missing:
+            raise ElmoError(f"the vocabulary lacks {', '.join(missing)}: its first lines should be <S>, </S>, <UNK>")
+        self._unknown = self._ids["<UNK>"]
+
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """Read a vocabulary file."""
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")
+        except OSError as error:
+            raise ElmoError(f"cannot read the vocabulary {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ElmoError(f"the vocabulary {path} is not UTF-8 (byte {error.start})") from error
+        if lines and not lines[-1]:
+            lines.pop()
+        try:
+            return cls(word for word in map(str.strip, lines) if word != _NOT_A_WORD)
+        except ElmoError as error:
+            raise ElmoError(f"{path}: {error}") from error
+
+    def write(self, path: Path) -> None:
+        """Write the vocabulary file."""
+        path.write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8")
+
+    def ids(self, words: Sequence[str]) -> list[int]:
+        """Ids of words; one that is not here is `<UNK>`."""
+        return [self._ids.get(word, self._unknown) for word in words]
+
+    def __len__(self) -> int:
+        """Number of words."""
+        return len(self.words)
+
+    def __iter__(self) -> Iterator[str]:
+        """Words in order."""
+        return iter(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        """Whether the word has a row of its own."""
+        return word in self._ids
