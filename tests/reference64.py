@@ -42,7 +42,7 @@ class Reference:
     def token(self, word: str) -> Array:
         if self.cnn is None:
             place = self.words.index(word) if word in self.words else self.words.index("<UNK>")
-            return self.w["embedding"][place]
+            return np.asarray(self.w["embedding"][place])
         length = self.cnn["max_characters_per_token"]
         chars = self.w["char_embed"][char_row(word, length)]
         pieces = []

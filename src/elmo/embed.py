@@ -14,7 +14,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ Pool = Literal["mean", "max"]
 Precision = Literal["auto", "fp32"]
 StateMode = Literal["zero", "carry", "warm"]
 DType = Literal["float32", "float16"]
-Vectors = NDArray[np.float32] | NDArray[np.float16]
+Vectors = NDArray[np.floating[Any]]
 Sentence = str | Sequence[str]
 
 _WINDOW_BYTES = 2**27  # vectors held until their turn comes
@@ -109,6 +109,8 @@ class Window:
     sentences: list[list[str]]
     vectors: list[Vectors]
     """One array a sentence: `(T, D)`, `(L, T, D)` for several layers; `(D,)`, `(L, D)` where pooled."""
+    new_words: Tensor
+    """`(N, P)`, the vectors of words that had to be encoded for it."""
     state: State | None
     """What the next window starts from, where the state is carried."""
 
@@ -138,7 +140,7 @@ class Embedder:
                 raise ElmoError(
                     "this model has no warm start state: make one with 'elmo convert IN OUT --warm-with TEXT'"
                 )
-            self._warm = State(bundle.warm.m.to(self.device), bundle.warm.c.to(self.device))
+            self._warm = bundle.warm.to(self.device)
         self.precision: Precision = "fp32"
         self.cache = WordCache(max(1, _CACHE_BYTES // (4 * self.config.lstm.projection_dim)), self._encode)
 
@@ -167,47 +169,59 @@ class Embedder:
         for window in self.windows(map(as_tokens, sentences)):
             yield from window.vectors
 
-    def windows(
-        self, sentences: Iterable[list[str]], *, first: int = 0, state: State | None = None
-    ) -> Iterator[Window]:
-        """Embed sentences window after window.
+    def windows(self, sentences: Iterable[list[str]]) -> Iterator[Window]:
+        """Embed sentences, given as tokens, window after window."""
+        state: State | None = None
+        for group in self.groups(sentences):
+            window = self.embed_group(group, state)
+            state = window.state
+            yield window
 
-        Args:
-            sentences: tokens of each sentence.
-            first: number of the first window, where earlier ones were embedded before.
-            state: what the last of those left, where the state is carried.
+    def groups(self, sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]:
+        """Cut a stream into what is embedded together: a batch of rows where the state is carried, else a window.
+
+        The first windows are small, so that a slow stream is answered soon.
         """
-        if self.settings.state != "carry":
-            for group in self._groups(sentences, first):
-                yield Window(group, self._embed_group(group), None)
+        if self.settings.state == "carry":
+            yield from _by_count(sentences, self.settings.batch_size)
             return
-        carried = self.bilm.zero_state(0) if state is None else State(state.m.to(self.device), state.c.to(self.device))
-        for group in _by_count(sentences, self.settings.batch_size):
-            vectors, after = self._embed_batch(group, self._word_table(group), carried.take(len(group)))
-            carried = carried.put(after)
-            yield Window(group, vectors, carried)
-
-    def _groups(self, sentences: Iterable[list[str]], first: int) -> Iterator[list[list[str]]]:
-        """Cut a stream into windows; the first ones are small, so that a slow stream is answered soon."""
         per_token = self.config.dim * len(self.layers) * 4
         most = max(1, min(_WINDOW_BATCHES, _WINDOW_BYTES // (per_token * self.settings.batch_tokens)))
         group: list[list[str]] = []
-        tokens, number = 0, first
+        tokens, batches = 0, 1
         for sentence in sentences:
             group.append(sentence)
             tokens += len(sentence) + 2
-            if tokens >= self.settings.batch_tokens * min(2 ** min(number, 16), most):
+            if tokens >= self.settings.batch_tokens * batches:
                 yield group
-                group, tokens, number = [], 0, number + 1
+                group, tokens, batches = [], 0, min(2 * batches, most)
         if group:
             yield group
 
-    def _embed_group(self, group: list[list[str]]) -> list[Vectors]:
-        table = self._word_table(group)
+    def embed_group(self, group: list[list[str]], state: State | None = None) -> Window:
+        """Embed what `groups` cut; `state` is that of the window before, where the state is carried."""
+        types = _types(group)
+        with torch.inference_mode():
+            table, new_words = self.cache.vectors(list(types))
+            if self.settings.state == "carry":
+                carried = self.bilm.zero_state(0) if state is None else state.to(self.device)
+                vectors, after = self._embed_batch(group, types, table, carried.take(len(group)))
+                return Window(group, vectors, new_words, carried.put(after))
+            return Window(group, self._embed_batches(group, types, table), new_words, None)
+
+    def remember(self, group: list[list[str]], new_words: Tensor) -> None:
+        """Bring the cache to where embedding this window brought it, from the word vectors that were new in it.
+
+        What a product gives depends, in its last bits, on what it is computed together with: a run that goes on
+        after a cut must not encode again, in other company, words that were encoded before.
+        """
+        self.cache.vectors(list(_types(group)), new_words.to(self.device))
+
+    def _embed_batches(self, group: list[list[str]], types: dict[str, int], table_NP: Tensor) -> list[Vectors]:
         vectors: list[Vectors | None] = [None] * len(group)
         for batch in self._batches(group):
             state = None if self._warm is None else self._warm.expand(len(batch))
-            embedded, _ = self._embed_batch([group[i] for i in batch], table, state)
+            embedded, _ = self._embed_batch([group[i] for i in batch], types, table_NP, state)
             for i, array in zip(batch, embedded, strict=True):
                 vectors[i] = array
         return [array for array in vectors if array is not None]
@@ -221,19 +235,9 @@ class Embedder:
             yield order[start : start + rows]
             start += rows
 
-    def _word_table(self, group: list[list[str]]) -> tuple[dict[str, int], Tensor]:
-        """The distinct words of a window and their vectors `(N, P)`; the boundaries are the first two."""
-        types: dict[str, int] = {BOS: 0, EOS: 1}
-        for sentence in group:
-            for word in sentence:
-                types.setdefault(word, len(types))
-        with torch.inference_mode():
-            return types, self.cache.vectors(list(types))
-
     def _embed_batch(
-        self, sentences: list[list[str]], table: tuple[dict[str, int], Tensor], state: State | None
+        self, sentences: list[list[str]], types: dict[str, int], table_NP: Tensor, state: State | None
     ) -> tuple[list[Vectors], State]:
-        types, table_NP = table
         longest = max(map(len, sentences)) + 2
         index_BT = np.zeros((len(sentences), longest), dtype=np.int64)
         mask_BT = np.zeros((len(sentences), longest), dtype=np.bool_)
@@ -242,12 +246,9 @@ class Embedder:
             index_BT[row, 1:end] = [types[word] for word in sentence]
             index_BT[row, end] = 1
             mask_BT[row, : end + 1] = True
-        with torch.inference_mode():
-            x_BTP = table_NP[torch.from_numpy(index_BT).to(self.device)]
-            output = self.bilm.contextualise(
-                x_BTP, torch.from_numpy(mask_BT).to(self.device), state, layers=self.layers
-            )
-            reduced = self._reduce(output.layers).to(getattr(torch, self.settings.dtype)).cpu().numpy()
+        x_BTP = table_NP[torch.from_numpy(index_BT).to(self.device)]
+        output = self.bilm.contextualise(x_BTP, torch.from_numpy(mask_BT).to(self.device), state, layers=self.layers)
+        reduced = self._reduce(output.layers).to(getattr(torch, self.settings.dtype)).cpu().numpy()
         return [self._pool(reduced[..., i, 1 : len(s) + 1, :]) for i, s in enumerate(sentences)], output.state
 
     def _reduce(self, layers_LBTD: Tensor) -> Tensor:
@@ -292,24 +293,28 @@ class WordCache:
         self._capacity = capacity
         self._slots: OrderedDict[str, int] = OrderedDict()
         self._table_NP: Tensor | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all words."""
+        self._slots.clear()
         self.hits = 0
         self.misses = 0
 
-    def vectors(self, words: list[str]) -> Tensor:
-        """Vectors of distinct words, `(N, P)`."""
+    def vectors(self, words: list[str], new_words: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Vectors of distinct words, `(N, P)`, and those of them that were not here, encoded unless they are given."""
         known = [i for i, word in enumerate(words) if word in self._slots]
         new = [i for i, word in enumerate(words) if word not in self._slots]
         self.hits += len(known)
         self.misses += len(new)
-        if not new:
-            return self._lookup([words[i] for i in known])
-        encoded = self._encode([words[i] for i in new])
-        result = encoded.new_empty(len(words), encoded.shape[1])
-        result[new] = encoded
+        if new_words is None:
+            new_words = self._encode([words[i] for i in new])
+        result = new_words.new_empty(len(words), new_words.shape[1])
+        result[new] = new_words
         if known:
             result[known] = self._lookup([words[i] for i in known])
-        self._store([(words[i], row) for row, i in enumerate(new)], encoded)
-        return result
+        self._store([(words[i], row) for row, i in enumerate(new)], new_words)
+        return result, new_words
 
     def _lookup(self, words: list[str]) -> Tensor:
         assert self._table_NP is not None
@@ -336,6 +341,15 @@ def as_tokens(sentence: Sentence) -> list[str]:
     if not isinstance(sentence, Sequence) or not all(isinstance(token, str) for token in sentence):
         raise ElmoError(f"a sentence is a string or a list of strings, not {sentence!r:.80}")
     return list(sentence)
+
+
+def _types(group: list[list[str]]) -> dict[str, int]:
+    """The distinct words of a window, numbered; the boundaries are the first two."""
+    types: dict[str, int] = {BOS: 0, EOS: 1}
+    for sentence in group:
+        for word in sentence:
+            types.setdefault(word, len(types))
+    return types
 
 
 def _by_count(sentences: Iterable[list[str]], count: int) -> Iterator[list[list[str]]]:

@@ -14,12 +14,12 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from elmo.config import read_json
 from elmo.embed import Embedder, Window
@@ -75,6 +75,7 @@ def embed_file(
         raise ElmoError("resume and overwrite contradict each other: give one of them")
     if out.is_dir():
         raise ElmoError(f"{out} is a folder: give the name of a file")
+    embedder.cache.clear()
     settings = _settings(embedder, format, sentence_to_index, about_input or {})
     parts = Parts(out)
     if overwrite:
@@ -113,22 +114,27 @@ def _embed_parts(
     report: Callable[[Progress], None],
 ) -> Progress:
     done = parts.open(settings)
+    groups = embedder.groups(sentences)
     digest = hashlib.sha256()
-    for sentence in islice(sentences, done.sentences):
-        _add_to(digest, sentence)
-    if digest.hexdigest() != done.digest:
-        raise ElmoError(
-            f"the input does not begin with the {done.sentences} sentences that {parts.folder} was made from: "
-            "give the same input, or --overwrite to start again"
-        )
+    for number in range(1, done.windows + 1):
+        group = next(groups, [])
+        _add_to(digest, group)
+        if digest.hexdigest() != parts.progress(number).digest:
+            raise ElmoError(
+                f"the input does not begin with the {done.sentences} sentences that {parts.folder} was made from: "
+                "give the same input, or --overwrite to start again"
+            )
+        embedder.remember(group, parts.new_words(number))
     report(done)
-    for window in embedder.windows(sentences, first=done.windows, state=parts.state(done)):
-        for sentence in window.sentences:
-            _add_to(digest, sentence)
+    state = parts.state(done)
+    for group in groups:
+        window = embedder.embed_group(group, state)
+        state = window.state
+        _add_to(digest, group)
         done = Progress(
             windows=done.windows + 1,
-            sentences=done.sentences + len(window.sentences),
-            tokens=done.tokens + sum(map(len, window.sentences)),
+            sentences=done.sentences + len(group),
+            tokens=done.tokens + sum(map(len, group)),
             digest=digest.hexdigest(),
         )
         parts.add(window, done, pooled=embedder.settings.pool is not None)
@@ -154,10 +160,17 @@ class Parts:
                 beside.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         for torn in self.folder.glob(".*"):
             torn.unlink()
-        count = len(list(self.folder.glob("part-*.npz")))
-        if count == 0:
+        return self.progress(len(list(self.folder.glob("part-*.npz"))))
+
+    def progress(self, number: int) -> Progress:
+        """How far the run had come with window `number`."""
+        if number == 0:
             return Progress()
-        return Progress(**json.loads(bytes(self._load(self._part(count))["progress"])))
+        return Progress(**json.loads(bytes(self._load(self._part(number), "progress")["progress"])))
+
+    def new_words(self, number: int) -> Tensor:
+        """The word vectors that had to be encoded for window `number`."""
+        return torch.from_numpy(self._load(self._part(number), "new_words")["new_words"])
 
     def add(self, window: Window, done: Progress, *, pooled: bool) -> None:
         """Keep a window; `done` says what there is with it."""
@@ -171,6 +184,7 @@ class Parts:
             {
                 "progress": _as_bytes(asdict(done)),
                 "tokens": _as_bytes(window.sentences),
+                "new_words": window.new_words.cpu().numpy(),
                 "vectors": vectors,
                 "pooled": np.asarray(pooled),
             },
@@ -182,14 +196,14 @@ class Parts:
         path = self._state(done.windows)
         if not path.exists():
             return None
-        arrays = self._load(path)
+        arrays = self._load(path, "m", "c")
         return State(torch.from_numpy(arrays["m"]), torch.from_numpy(arrays["c"]))
 
     def groups(self, count: int) -> Iterator[list[Record]]:
         """The records of all windows in order, a window in memory at a time."""
         index = 0
         for number in range(1, count + 1):
-            arrays = self._load(self._part(number))
+            arrays = self._load(self._part(number), "tokens", "vectors", "pooled")
             sentences: list[list[str]] = json.loads(bytes(arrays["tokens"]))
             vectors, start, records = arrays["vectors"], 0, []
             for row, tokens in enumerate(sentences):
@@ -221,10 +235,11 @@ class Parts:
             np.savez(file, allow_pickle=False, **arrays)
 
     @staticmethod
-    def _load(path: Path) -> Arrays:
+    def _load(path: Path, *names: str) -> Arrays:
         try:
-            with np.load(path, allow_pickle=False) as file:
-                return dict(file)
+            # Opened here: numpy leaves a file that it cannot read open.
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                return {name: file[name] for name in names}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ElmoError(f"{path} is damaged ({error}): --overwrite starts again") from error
 
@@ -257,15 +272,16 @@ def _check_complete(out: Path, format: FileFormat, settings: About, sentences: I
     _compare(settings, {name: value for name, value in then.items() if name not in _about(Progress())}, out)
     digest, count, tokens = hashlib.sha256(), 0, 0
     for sentence in sentences:
-        _add_to(digest, sentence)
+        _add_to(digest, [sentence])
         count, tokens = count + 1, tokens + len(sentence)
     done = Progress(sentences=count, tokens=tokens, digest=digest.hexdigest())
     _compare(_about(done), {name: then.get(name) for name in _about(done)}, out)
     return done
 
 
-def _add_to(digest: hashlib._Hash, sentence: list[str]) -> None:
-    digest.update("\0".join(sentence).encode("utf-8", "surrogatepass") + b"\n")
+def _add_to(digest: hashlib._Hash, group: Iterable[list[str]]) -> None:
+    for sentence in group:
+        digest.update("\0".join(sentence).encode("utf-8", "surrogatepass") + b"\n")
 
 
 def _as_bytes(value: object) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -115,6 +115,10 @@ class State:
         """B."""
         return self.m.shape[2]
 
+    def to(self, device: torch.device) -> State:
+        """The state on a device."""
+        return State(self.m.to(device), self.c.to(device))
+
     def take(self, rows: int) -> State:
         """The first `rows` rows; where there are fewer, zeros (a sentence with nothing before it) are added."""
         more = max(0, rows - self.rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -122,8 +123,9 @@ def write(bundle: Bundle, folder: Path) -> None:
         bundle.vocab.write(folder / VOCAB)
 
 
-def open_hdf5(path: Path) -> h5py.File:
-    """Open an HDF5 file for reading, or say what is wrong with it."""
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading; whatever is wrong with it, then or later, is an error that names it."""
     try:
         with path.open("rb") as file:
             file.read(1)
@@ -132,8 +134,11 @@ def open_hdf5(path: Path) -> h5py.File:
     if not h5py.is_hdf5(path):
         raise ElmoError(f"{path} is not an HDF5 file")
     try:
-        return h5py.File(path, "r")
-    except OSError as error:
+        with h5py.File(path, "r") as opened:
+            yield opened
+    except ElmoError:
+        raise
+    except Exception as error:  # h5py meets a damaged file with errors of a dozen types
         raise ElmoError(f"{path} is a damaged HDF5 file: {error}") from error
 
 
@@ -144,26 +149,19 @@ def _rows_of_word_table(file: h5py.File) -> int | None:
 
 def _read_weights(file: h5py.File, config: ModelConfig, path: Path) -> Iterator[tuple[str, Tensor]]:
     rows = table(config)
-    check_names(set(_datasets(file, path)), {row.theirs for row in rows}, path)
+    check_names(set(_datasets(file)), {row.theirs for row in rows}, path)
     for row in rows:
         dataset = file[row.theirs]
         check_shape(row.theirs, dataset.shape, row.shape, path)
         if dataset.dtype.kind != "f" or dataset.external or dataset.is_virtual:
             raise ElmoError(f"{path}: {row.theirs} is not a plain table of floating-point numbers")
-        try:
-            array = dataset[...].astype(np.float32, copy=False)
-        except (OSError, RuntimeError) as error:
-            raise ElmoError(f"{path} is damaged at {row.theirs}: {error}") from error
-        tensor = to_ours(array, row.layout)
+        tensor = to_ours(dataset[...].astype(np.float32, copy=False), row.layout)
         check_finite(row.theirs, tensor, path)
         yield row.ours, tensor
 
 
-def _datasets(file: h5py.File, path: Path) -> list[str]:
+def _datasets(file: h5py.File) -> list[str]:
     """Names of all datasets that are in the file itself: links to elsewhere are not followed."""
     names: list[str] = []
-    try:
-        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-    except (OSError, RuntimeError, KeyError) as error:
-        raise ElmoError(f"{path} is a damaged HDF5 file: {error}") from error
+    file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     return names

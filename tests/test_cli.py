@@ -1,0 +1,211 @@
+"""The command as a user meets it: what it prints, what it writes, how it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import elmo
+from conftest import run_elmo, small_options, write_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    write_model(folder, small_options())
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "in.txt"
+    path.write_text("the cat sat\n\nü 日本\n", encoding="utf-8")
+    return path
+
+
+class TestEmbed:
+    def test_a_file_into_an_hdf5_file(self, folder: Path, text: Path, tmp_path: Path) -> None:
+        result = run_elmo("embed", text, "-o", tmp_path / "out.hdf5", "--model", folder, "--layers", "all")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == b""
+        assert b"3 sentences, 5 tokens" in result.stderr
+        expected = elmo.load(folder).embed(["the cat sat", "", "ü 日本"], layers="all")
+        with h5py.File(tmp_path / "out.hdf5") as file:
+            for i, vectors in enumerate(expected):
+                np.testing.assert_allclose(file[str(i)][...], vectors, atol=1e-6)
+
+    def test_standard_input_to_standard_output(self, folder: Path) -> None:
+        result = run_elmo("embed", "-", "--model", folder, "--layers", "0,2", stdin="the cat\nü\n".encode())
+        assert result.returncode == 0, result.stderr
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [row["tokens"] for row in rows] == [["the", "cat"], ["ü"]]
+        expected = elmo.load(folder).embed(["the cat", "ü"], layers=[0, 2])
+        for row, vectors in zip(rows, expected, strict=True):
+            np.testing.assert_allclose(row["vectors"], vectors, atol=1e-6)
+
+    def test_the_embedded_model_is_the_default(self) -> None:
+        result = run_elmo("embed", "-", "--pool", "mean", "--layers", "1", stdin=b"a b\n")
+        assert len(json.loads(result.stdout)["vectors"]) == elmo.load().config.dim
+
+    def test_raw_text_is_tokenised_on_request(self, folder: Path) -> None:
+        pytest.importorskip("spacy", reason="tokenising needs spaCy")
+        result = run_elmo("embed", "-", "-m", folder, "--tokenize", "--pool", "max", stdin=b"I can't. Why?\n\nNo.\n")
+        assert result.returncode == 0, result.stderr
+        tokens = [json.loads(line)["tokens"] for line in result.stdout.splitlines()]
+        assert tokens == [["I", "ca", "n't", "."], ["Why", "?"], ["No", "."]]
+
+    def test_verbose_says_what_was_used(self, folder: Path, text: Path, tmp_path: Path) -> None:
+        result = run_elmo("embed", text, "-o", tmp_path / "o.npz", "-m", folder, "-v")
+        assert b"precision fp32, device cpu, 5 tokens in" in result.stderr
+        assert b"cache" in result.stderr
+
+    def test_invalid_bytes_are_replaced_on_request(self, folder: Path) -> None:
+        result = run_elmo("embed", "-", "-m", folder, "--errors", "replace", "--pool", "mean", stdin=b"a\xffb \0\n")
+        assert json.loads(result.stdout)["tokens"] == ["a\ufffdb", "\ufffd"]
+
+    def test_a_reader_that_goes_away_is_no_disaster(self, folder: Path) -> None:
+        command = f"yes the cat | head -20000 | {sys.executable} -m elmo embed - -m {folder} | head -1 | wc -l"
+        result = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120)
+        assert result.stdout.strip() == b"1"
+        assert b"Traceback" not in result.stderr
+
+
+class TestRefusals:
+    """One clear message, exit code 2, nothing half-written."""
+
+    def refused(self, tmp_path: Path, *arguments: object, stdin: bytes = b"") -> str:
+        before = sorted(tmp_path.rglob("*"))
+        result = run_elmo(*arguments, stdin=stdin)
+        message = result.stderr.decode()
+        assert result.returncode == 2, message
+        assert message.startswith(("error: ", "Usage: "))
+        assert "Traceback" not in message
+        assert result.stdout == b""
+        assert sorted(tmp_path.rglob("*")) == before
+        return message
+
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        message = self.refused(tmp_path, "embed", tmp_path / "no.txt", "-o", tmp_path / "o.hdf5")
+        assert "cannot read" in message
+        assert "no.txt: No such file or directory" in message
+
+    def test_a_missing_model(self, text: Path, tmp_path: Path) -> None:
+        message = self.refused(tmp_path, "embed", text, "-o", tmp_path / "o.hdf5", "-m", tmp_path / "no")
+        assert "there is no model at" in message
+
+    @pytest.mark.parametrize("command", ["info", "convert", "embed"])
+    def test_a_model_that_is_no_hdf5(self, command: str, text: Path, tmp_path: Path) -> None:
+        (tmp_path / "m").mkdir()
+        (tmp_path / "m" / "options.json").write_text("{}")
+        (tmp_path / "m" / "w.hdf5").write_text("oh")
+        arguments = {
+            "info": ["info", tmp_path / "m"],
+            "convert": ["convert", tmp_path / "m", tmp_path / "out"],
+            "embed": ["embed", text, "-o", tmp_path / "o.hdf5", "-m", tmp_path / "m"],
+        }[command]
+        assert "w.hdf5 is not an HDF5 file" in self.refused(tmp_path, *arguments)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--precision", "fp8"], "precision is 'fp8'"),
+            (["--layers", "3"], "numbers from 0 to 2"),
+            (["--layers", "0,x"], "layers is '0,x'"),
+            (["--pool", "sum"], "pool is 'sum'"),
+            (["--state", "warm"], "no warm start state"),
+            (["--format", "csv"], "format is 'csv'"),
+            (["--format", "npz", "--sentence-to-index"], "sentence_to_index"),
+            (["--batch-tokens", "0"], "batch_tokens is 0"),
+            (["--errors", "ignore"], "errors is 'ignore'"),
+            (["--device", "cuda:99"], "device is 'cuda:99'"),
+            (["--resume", "--overwrite"], "contradict"),
+            (["--nonsense"], "No such option"),
+            (["--batch-size", "many"], "Invalid value for '--batch-size'"),
+        ],
+    )
+    def test_a_wrong_option(self, arguments: list[str], message: str, folder: Path, text: Path, tmp_path: Path) -> None:
+        assert message in self.refused(tmp_path, "embed", text, "-o", tmp_path / "o.hdf5", "-m", folder, *arguments)
+
+    @pytest.mark.parametrize(("line", "message"), [(b"a\xff", "line 3: not UTF-8"), (b"\0", "line 3: a NUL byte")])
+    def test_a_line_that_is_no_text(self, line: bytes, message: str, folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "in.txt").write_bytes(b"one\ntwo\n" + line + b"\nfour\n")
+        assert message in self.refused(tmp_path, "embed", tmp_path / "in.txt", "-o", tmp_path / "o.hdf5", "-m", folder)
+
+    def test_an_output_that_exists(self, folder: Path, text: Path, tmp_path: Path) -> None:
+        out = tmp_path / "o.jsonl"
+        out.write_text("precious")
+        assert "exists: --overwrite replaces it" in self.refused(tmp_path, "embed", text, "-o", out, "-m", folder)
+        assert out.read_text() == "precious"
+
+    def test_an_output_that_cannot_be_written(self, folder: Path, text: Path, tmp_path: Path) -> None:
+        message = self.refused(tmp_path, "embed", text, "-o", tmp_path / "no" / "o.hdf5", "-m", folder)
+        assert "cannot write" in message
+        assert "No such file or directory" in message
+
+    def test_an_output_that_is_a_folder(self, folder: Path, text: Path, tmp_path: Path) -> None:
+        (tmp_path / "d.hdf5").mkdir()
+        assert "is a folder" in self.refused(tmp_path, "embed", text, "-o", tmp_path / "d.hdf5", "-m", folder)
+
+    def test_an_output_of_unknown_format(self, text: Path, tmp_path: Path) -> None:
+        assert "say the format (--format)" in self.refused(tmp_path, "embed", text, "-o", tmp_path / "o.bin")
+
+    @pytest.mark.parametrize("arguments", [["--format", "hdf5"], ["--resume"]])
+    def test_standard_output_has_its_limits(self, arguments: list[str], text: Path, tmp_path: Path) -> None:
+        assert "needs a file: give one with -o" in self.refused(tmp_path, "embed", text, *arguments)
+
+    def test_resuming_with_other_settings(self, folder: Path, text: Path, tmp_path: Path) -> None:
+        out = tmp_path / "o.hdf5"
+        assert run_elmo("embed", text, "-o", out, "-m", folder).returncode == 0
+        message = self.refused(tmp_path, "embed", text, "-o", out, "-m", folder, "--layers", "top", "--resume")
+        assert "layers was 'average' and is 'top' now" in message
+
+    def test_converting_onto_something_that_exists(self, folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        assert "exists" in self.refused(tmp_path, "convert", folder, tmp_path / "out")
+
+
+class TestInfo:
+    def test_for_people(self, folder: Path) -> None:
+        output = run_elmo("info", folder).stdout.decode()
+        assert "bilm-tf" in output
+        assert "12 cells, 5 out, projected, skip connections" in output
+
+    def test_for_programs(self, folder: Path) -> None:
+        facts = json.loads(run_elmo("info", folder, "--json").stdout)
+        assert facts["layers"] == 3
+        assert facts["dim"] == 10
+        assert facts["states"] == ["zero", "carry"]
+        weights = sum(p.numel() for p in elmo.load(folder).bilm.parameters())
+        assert facts["parameters"] == weights - 4  # the mask's row is not a parameter
+
+    def test_of_the_embedded_model(self) -> None:
+        assert b"embedded" in run_elmo("info").stdout
+
+
+class TestConvert:
+    def test_there_and_back(self, folder: Path, tmp_path: Path) -> None:
+        assert run_elmo("convert", folder, tmp_path / "a").returncode == 0
+        assert run_elmo("convert", tmp_path / "a", tmp_path / "b", "--format", "bilm-tf").returncode == 0
+        one, other = (h5py.File(path / "weights.hdf5") for path in (folder, tmp_path / "b"))
+        with one, other:
+            assert np.array_equal(one["CNN_proj/W_proj"], other["CNN_proj/W_proj"])
+
+    def test_a_warm_start_state_is_added(self, folder: Path, text: Path, tmp_path: Path) -> None:
+        assert run_elmo("convert", folder, tmp_path / "w", "--warm-with", text).returncode == 0
+        assert json.loads(run_elmo("info", tmp_path / "w", "--json").stdout)["states"] == ["zero", "carry", "warm"]
+        result = run_elmo("embed", text, "-m", tmp_path / "w", "--state", "warm")
+        assert result.returncode == 0, result.stderr
+
+    def test_what_the_format_cannot_hold_is_said(self, folder: Path, text: Path, tmp_path: Path) -> None:
+        result = run_elmo("convert", folder, tmp_path / "w", "--warm-with", text, "--format", "bilm-tf")
+        assert b"no place for the warm start state" in result.stderr
+
+
+def test_version() -> None:
+    assert run_elmo("--version").stdout.decode().strip() == f"elmo {elmo.__version__}"

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import elmo
+from conftest import small_options, write_model
+from elmo.embed import Embedder, EmbedOptions, EmbedSettings, WordCache
+from elmo.errors import ElmoError
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", ",", "é", "日本", "x" * 70]
+Sentences = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), max_size=12)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> elmo.Model:
+    folder = tmp_path_factory.mktemp("model")
+    write_model(folder, small_options())
+    return elmo.load(folder)
+
+
+def draw(count: int, seed: int = 0, longest: int = 20) -> list[list[str]]:
+    rng = random.Random(seed)
+    return [rng.choices(WORDS, k=rng.randrange(longest)) for _ in range(count)]
+
+
+class TestWhatComesOut:
+    def test_a_float32_array_of_tokens_by_dim_for_each_sentence(self, model: elmo.Model) -> None:
+        vectors = model.embed(["the cat sat", ["the", "cat"], "", []])
+        assert [v.shape for v in vectors] == [(3, 10), (2, 10), (0, 10), (0, 10)]
+        assert all(v.dtype == np.float32 for v in vectors)
+
+    @pytest.mark.parametrize(
+        ("layers", "shape"),
+        [("all", (3, 2, 10)), ("top", (2, 10)), (0, (2, 10)), ([0, 2], (2, 2, 10)), ([1], (1, 2, 10))],
+    )
+    def test_layers(self, model: elmo.Model, layers: Any, shape: tuple[int, ...]) -> None:
+        everything = model.embed(["the cat"], layers="all")[0]
+        chosen = model.embed(["the cat"], layers=layers)[0]
+        assert chosen.shape == shape
+        numbers: Any = {"all": [0, 1, 2], "top": 2}[layers] if isinstance(layers, str) else layers
+        expected = everything[numbers]
+        np.testing.assert_allclose(chosen, expected, atol=1e-6)
+
+    def test_average_is_the_mean_of_the_layers_and_so_is_an_untrained_mix(self, model: elmo.Model) -> None:
+        everything = model.embed(["the cat"], layers="all")[0]
+        for layers in ("average", "mix"):
+            np.testing.assert_allclose(model.embed(["the cat"], layers=layers)[0], everything.mean(0), atol=1e-6)
+
+    @pytest.mark.parametrize(("pool", "reduce"), [("mean", np.mean), ("max", np.max)])
+    def test_pooling_is_over_the_tokens(self, model: elmo.Model, pool: Any, reduce: Any) -> None:
+        plain, pooled = (model.embed(["the cat sat"], layers="all", pool=p)[0] for p in (None, pool))
+        np.testing.assert_allclose(pooled, reduce(plain, axis=1), atol=1e-6)
+        assert model.embed(["the cat"], pool=pool)[0].shape == (10,)
+
+    def test_pooling_nothing_gives_zeros(self, model: elmo.Model) -> None:
+        assert not model.embed([""], pool="max")[0].any()
+
+    def test_half_precision_is_the_rounded_vector(self, model: elmo.Model) -> None:
+        full, half = (model.embed(["the cat"], dtype=dtype)[0] for dtype in ("float32", "float16"))
+        assert np.array_equal(full.astype(np.float16), half)
+
+    def test_changing_one_result_changes_no_other(self, model: elmo.Model) -> None:
+        first, second = model.embed(["the cat", "the cat"])
+        first[:] = 0
+        assert second.any()
+
+
+class TestStateZero:
+    @given(Sentences, st.integers(1, 200), st.randoms(use_true_random=False))
+    def test_a_sentence_has_the_same_vectors_in_any_company(
+        self, model: elmo.Model, sentences: list[list[str]], budget: int, rng: random.Random
+    ) -> None:
+        alone = [model.embed([sentence], layers="all")[0] for sentence in sentences]
+        order = list(range(len(sentences)))
+        rng.shuffle(order)
+        together = model.embed([sentences[i] for i in order], layers="all", batch_tokens=budget)
+        for place, vectors in zip(order, together, strict=True):
+            np.testing.assert_allclose(vectors, alone[place], rtol=0, atol=1e-5)
+
+    @given(st.lists(st.sampled_from(WORDS), min_size=2, max_size=12), st.data())
+    def test_each_direction_sees_only_its_own_side(
+        self, model: elmo.Model, tokens: list[str], data: st.DataObject
+    ) -> None:
+        t = data.draw(st.integers(0, len(tokens) - 1))
+        half = model.config.lstm.projection_dim
+        other = [*tokens[: t + 1], *reversed(tokens[t + 1 :]), "extra", "words"]
+        before, after = (model.embed([s], layers="all")[0] for s in (tokens, other))
+        np.testing.assert_allclose(before[:, : t + 1, :half], after[:, : t + 1, :half], rtol=0, atol=1e-6)
+        other = ["extra", *reversed(tokens[:t]), *tokens[t:]]
+        after = model.embed([other], layers="all")[0]
+        np.testing.assert_allclose(before[:, t:, half:], after[:, t + 1 :, half:], rtol=0, atol=1e-6)
+
+    def test_context_does_matter(self, model: elmo.Model) -> None:
+        one, other = model.embed(["the cat sat", "a cat"], layers="top")
+        assert np.abs(one[1] - other[1]).max() > 1e-3
+
+
+class TestStateCarry:
+    def test_batches_may_shrink_and_grow(self, model: elmo.Model) -> None:
+        # The second call's rows are those of two batches of 3 and one of 1: rows 1 and 2 keep their state meanwhile.
+        sentences = draw(7, seed=3, longest=6)
+        by_hand, state = [], None
+        for start in range(0, 7, 3):
+            batch = sentences[start : start + 3]
+            output = model.bilm(
+                model.bilm.with_boundaries(model.batch_to_ids(batch)), None if state is None else state.take(len(batch))
+            )
+            state = output.state if state is None else state.put(output.state)
+            by_hand += [output.layers[:, i, 1 : len(s) + 1].detach() for i, s in enumerate(batch)]
+        assert state is not None
+        assert state.rows == 3
+        embedded = model.embed(sentences, layers="all", state="carry", batch_size=3)
+        for ours, theirs in zip(embedded, by_hand, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+    def test_rows_that_are_new_start_from_zero(self, model: elmo.Model) -> None:
+        state = model.bilm(model.bilm.with_boundaries(model.batch_to_ids([["cat"]]))).state
+        grown = state.take(3)
+        assert grown.rows == 3
+        assert torch.equal(grown.m[:, :, :1], state.m)
+        assert not grown.m[:, :, 1:].any()
+        assert not grown.c[:, :, 1:].any()
+
+
+class TestStateWarm:
+    def test_every_sentence_starts_from_the_stored_state(self, model: elmo.Model) -> None:
+        warm = model.warmed(["the cat sat", "on a mat"])
+        assert warm.warm is not None
+        sentences = draw(5, longest=6)
+        for ours, sentence in zip(warm.embed(sentences, layers="all", state="warm"), sentences, strict=True):
+            ids = model.bilm.with_boundaries(model.batch_to_ids([sentence]))
+            expected = model.bilm(ids, warm.warm).layers[:, 0, 1:-1].detach()
+            np.testing.assert_allclose(ours, expected, atol=1e-6)
+
+    def test_it_is_the_mean_of_what_sentences_leave_behind(self, model: elmo.Model) -> None:
+        warm = model.warmed(["the cat", "sat"]).warm
+        first = model.bilm(model.bilm.with_boundaries(model.batch_to_ids(["the cat"]))).state
+        second = model.bilm(model.bilm.with_boundaries(model.batch_to_ids(["sat"])), first).state
+        assert warm is not None
+        torch.testing.assert_close(warm.c, (first.c + second.c) / 2)
+        torch.testing.assert_close(warm.m, (first.m + second.m) / 2)
+
+    def test_a_model_without_one_says_how_to_make_it(self, model: elmo.Model) -> None:
+        with pytest.raises(ElmoError, match="elmo convert IN OUT --warm-with TEXT"):
+            model.embed(["cat"], state="warm")
+
+    def test_it_is_not_made_from_nothing(self, model: elmo.Model) -> None:
+        with pytest.raises(ElmoError, match="has no sentence"):
+            model.warmed([])
+
+
+class TestStreams:
+    def test_order_is_the_inputs(self, model: elmo.Model) -> None:
+        sentences = draw(300)
+        for ours, sentence in zip(model.embed_iter(iter(sentences), batch_tokens=64), sentences, strict=True):
+            assert len(ours) == len(sentence)
+
+    def test_an_endless_stream_is_answered_before_much_of_it_is_read(self, model: elmo.Model) -> None:
+        read = 0
+
+        def endless() -> Iterator[str]:
+            nonlocal read
+            while True:
+                read += 1
+                yield "the cat sat"
+
+        vectors = model.embed_iter(endless(), batch_tokens=100)
+        next(vectors)
+        assert read <= 20
+        for _ in itertools.islice(vectors, 3000):
+            pass
+        assert read <= 3000 + 32 * 100 / 5 + 20
+
+    def test_little_is_padding(self, model: elmo.Model) -> None:
+        embedder = Embedder(model, EmbedSettings())
+        sentences = draw(5000, longest=60)
+        padded = used = 0
+        for group in embedder.groups(sentences):
+            for batch in embedder._batches(group):
+                lengths = [len(group[i]) + 2 for i in batch]
+                padded += len(lengths) * max(lengths)
+                used += sum(lengths)
+                assert len(lengths) * max(lengths) <= 2048
+        assert used == sum(len(s) + 2 for s in sentences)
+        assert padded < 1.1 * used
+
+    def test_a_very_long_sentence_works(self, model: elmo.Model) -> None:
+        vectors = model.embed([["cat"] * 5000, ["the", "cat"]], layers=0)
+        assert [len(v) for v in vectors] == [5000, 2]
+
+    def test_a_very_long_word_works_and_is_not_kept(self, model: elmo.Model) -> None:
+        embedder = Embedder(model, EmbedSettings())
+        long = "a" * 100_000
+        one, other = embedder.embed_iter([[long], ["a" * 50_000]])
+        assert np.array_equal(one, other)
+        assert all(len(word) < 100 for word in embedder.cache._slots)
+
+
+class TestWordCache:
+    @given(st.lists(st.lists(st.integers(0, 30), unique=True, max_size=12), max_size=20), st.integers(1, 8))
+    @settings(max_examples=50)
+    def test_vectors_are_those_of_the_words_however_small_it_is(self, asked: list[list[int]], capacity: int) -> None:
+        cache = WordCache(capacity, lambda words: torch.tensor([float(word) for word in words])[:, None])
+        for numbers in asked:
+            if numbers:
+                assert cache.vectors([str(n) for n in numbers])[0].flatten().tolist() == numbers
+            assert len(cache._slots) <= capacity
+
+    def test_a_word_met_again_is_not_encoded_again(self) -> None:
+        encoded: list[str] = []
+
+        def encode(words: list[str]) -> torch.Tensor:
+            encoded.extend(words)
+            return torch.zeros(len(words), 2)
+
+        cache = WordCache(2, encode)
+        cache.vectors(["a", "b"])
+        cache.vectors(["a"])
+        cache.vectors(["c"])  # takes the place of b, which was met longest ago
+        cache.vectors(["a", "c"])
+        assert encoded == ["a", "b", "c"]
+        assert (cache.hits, cache.misses) == (3, 3)
+
+    def test_it_is_kept_between_calls_until_the_weights_change(self, model_folder: Path) -> None:
+        model = elmo.load(model_folder)
+        before = model.embed(["cat"], layers=0)[0]
+        assert model.embedder(layers=0).cache.misses == 3
+        model.embed(["cat"], layers=0)
+        assert model.embedder(layers=0).cache.misses == 3
+        with torch.no_grad():
+            model.bilm.encoder.projection.bias.add_(1)  # type: ignore[union-attr,operator]
+        np.testing.assert_allclose(model.embed(["cat"], layers=0)[0], before + 1, atol=1e-5)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("setting", "message"),
+        [
+            ({"precision": "fp64"}, "precision is 'fp64': give one of auto, fp32"),
+            ({"state": "hot"}, "state is 'hot': give one of zero, carry, warm"),
+            ({"pool": "sum"}, "pool is 'sum': give one of none, mean, max"),
+            ({"dtype": "int8"}, "dtype is 'int8'"),
+            ({"layers": 3}, "layers is 3: give all, average, top, mix, or numbers from 0 to 2"),
+            ({"layers": -1}, "layers is -1"),
+            ({"layers": "bottom"}, "layers is 'bottom'"),
+            ({"layers": []}, r"layers is \[\]"),
+            ({"layers": ["0"]}, "layers is"),
+            ({"batch_tokens": 0}, "batch_tokens is 0: give a whole number, 1 or more"),
+            ({"batch_size": 1.5}, "batch_size is 1.5"),
+            ({"layer": 1}, "unknown setting 'layer': known are layers"),
+            ({"device": "cuda:77"}, "device is 'cuda:77', which cannot be used here"),
+            ({"device": "toaster"}, "device is 'toaster'"),
+        ],
+    )
+    def test_a_wrong_setting_is_named_with_what_is_allowed(
+        self, model: elmo.Model, setting: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(ElmoError, match=message):
+            model.embed(["the cat"], **setting)
+
+    @pytest.mark.parametrize("sentences", ["the cat sat", [b"bytes"], [["the", 3]], [5]])
+    def test_what_is_not_a_list_of_sentences_is_refused(self, model: elmo.Model, sentences: Any) -> None:
+        with pytest.raises(ElmoError, match="sentence"):
+            model.embed(sentences)
+
+
+def test_the_keyword_arguments_are_the_fields_of_the_settings() -> None:
+    assert list(EmbedOptions.__annotations__) == [field.name for field in fields(EmbedSettings)]

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+import elmo
+from conftest import small_options, weight_shapes, write_model
+from elmo.errors import ElmoError
+from elmo.model import ScalarMix
+
+SENTENCES = ["the cat sat", "", "on the mat"]
+
+
+def read_weights(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    with h5py.File(path) as file:
+        file.visititems(lambda n, o: found.update({n: o[...]}) if isinstance(o, h5py.Dataset) else None)
+    return found
+
+
+def same_vectors(one: elmo.Model, other: elmo.Model) -> bool:
+    pairs = zip(one.embed(SENTENCES, layers="all"), other.embed(SENTENCES, layers="all"), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+KINDS: list[dict[str, Any]] = [
+    small_options(),
+    small_options(n_layers=1),
+    small_options(projection_dim=12, use_skip_connections=False),
+    small_options(projection_dim=12) | {"char_cnn": small_options()["char_cnn"] | {"filters": [[2, 12]]}},
+    {"lstm": small_options()["lstm"], "n_tokens_vocab": 4},
+]
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_bilm_tf_to_native_to_bilm_tf_changes_no_bit(tmp_path: Path, options: dict[str, Any]) -> None:
+    weights = write_model(tmp_path / "a", options)
+    if "char_cnn" not in options:
+        (tmp_path / "a" / "vocab.txt").write_text("<S>\n</S>\n<UNK>\ncat\n")
+    first = elmo.load(tmp_path / "a")
+    elmo.save(first, tmp_path / "b")
+    second = elmo.load(tmp_path / "b")
+    elmo.save(second, tmp_path / "c", format="bilm-tf")
+    again = read_weights(tmp_path / "c" / "weights.hdf5")
+    assert again.keys() == weights.keys()
+    for name, value in weights.items():
+        assert again[name].dtype == np.float32
+        assert again[name].tobytes() == value.tobytes()
+    assert second.config == first.config == elmo.load(tmp_path / "c").config
+    assert same_vectors(first, second)
+    assert same_vectors(first, elmo.load(tmp_path / "c"))
+
+
+class TestWhereAModelIs:
+    def test_a_folder_with_options_and_one_hdf5_of_any_name(self, model_folder: Path) -> None:
+        (model_folder / "weights.hdf5").rename(model_folder / "elmo_2x12.h5")
+        (model_folder / "options.json").rename(model_folder / "elmo_2x12_options.json")
+        assert elmo.load(model_folder).source == "bilm-tf"
+
+    def test_the_hdf5_itself_with_its_options_elsewhere(self, model_folder: Path, tmp_path: Path) -> None:
+        shutil.move(model_folder / "options.json", tmp_path / "o.json")
+        assert elmo.load(str(model_folder / "weights.hdf5"), options=str(tmp_path / "o.json")).config.dim == 10
+
+    def test_nothing_there(self, tmp_path: Path) -> None:
+        with pytest.raises(ElmoError, match=r"there is no model at .*nowhere"):
+            elmo.load(tmp_path / "nowhere")
+
+    def test_an_empty_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(ElmoError, match="has no HDF5 file: known are a native folder"):
+            elmo.load(tmp_path)
+
+    def test_several_hdf5_files(self, model_folder: Path) -> None:
+        shutil.copy(model_folder / "weights.hdf5", model_folder / "other.hdf5")
+        with pytest.raises(ElmoError, match=r"more than one HDF5 file \(other.hdf5, weights.hdf5\)"):
+            elmo.load(model_folder)
+
+    def test_no_options(self, model_folder: Path) -> None:
+        (model_folder / "options.json").unlink()
+        with pytest.raises(ElmoError, match=r"has no options\.json"):
+            elmo.load(model_folder)
+
+    def test_the_embedded_model_is_the_default(self) -> None:
+        assert elmo.load().source == "native"
+
+
+class TestDamagedHdf5:
+    def test_not_hdf5(self, model_folder: Path) -> None:
+        (model_folder / "weights.hdf5").write_bytes(b"not weights")
+        with pytest.raises(ElmoError, match=r"weights\.hdf5 is not an HDF5 file"):
+            elmo.load(model_folder)
+
+    def test_truncated(self, model_folder: Path) -> None:
+        path = model_folder / "weights.hdf5"
+        path.write_bytes(path.read_bytes()[:-500])
+        with pytest.raises(ElmoError, match="damaged HDF5 file"):
+            elmo.load(model_folder)
+
+    def test_a_missing_weight_is_named(self, model_folder: Path) -> None:
+        with h5py.File(model_folder / "weights.hdf5", "a") as file:
+            del file["CNN_proj/b_proj"]
+        with pytest.raises(ElmoError, match="lacks CNN_proj/b_proj"):
+            elmo.load(model_folder)
+
+    def test_an_extra_weight_is_named(self, model_folder: Path) -> None:
+        with h5py.File(model_folder / "weights.hdf5", "a") as file:
+            file["softmax/W"] = np.zeros(3)
+        with pytest.raises(ElmoError, match="has unexpected softmax/W"):
+            elmo.load(model_folder)
+
+    def test_a_mis_shaped_weight_is_named_with_both_shapes(self, model_folder: Path) -> None:
+        options = small_options(dim=13)
+        (model_folder / "options.json").write_text(json.dumps(options))
+        with pytest.raises(ElmoError, match=r"LSTMCell/W_0 has shape \(10, 48\), the options say \(10, 52\)"):
+            elmo.load(model_folder)
+
+    def test_options_of_another_architecture(self, model_folder: Path) -> None:
+        options = small_options(n_layers=3)
+        (model_folder / "options.json").write_text(json.dumps(options))
+        with pytest.raises(ElmoError, match=r"lacks .*Cell2.* the weights do not fit the options"):
+            elmo.load(model_folder)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_nan_and_infinity_are_refused_by_name(self, model_folder: Path, value: float) -> None:
+        with h5py.File(model_folder / "weights.hdf5", "a") as file:
+            file["CNN/b_cnn_1"][2] = value
+        with pytest.raises(ElmoError, match="CNN/b_cnn_1 holds NaN or infinity"):
+            elmo.load(model_folder)
+
+    def test_links_out_of_the_file_are_not_followed(self, model_folder: Path, tmp_path: Path) -> None:
+        with h5py.File(tmp_path / "secret.hdf5", "w") as file:
+            file["b"] = np.zeros(4, dtype=np.float32)
+        with h5py.File(model_folder / "weights.hdf5", "a") as file:
+            del file["CNN/b_cnn_0"]
+            file["CNN/b_cnn_0"] = h5py.ExternalLink(str(tmp_path / "secret.hdf5"), "b")
+        with pytest.raises(ElmoError, match="lacks CNN/b_cnn_0"):
+            elmo.load(model_folder)
+
+    def test_weights_that_are_not_numbers(self, model_folder: Path) -> None:
+        with h5py.File(model_folder / "weights.hdf5", "a") as file:
+            del file["CNN/b_cnn_0"]
+            file["CNN/b_cnn_0"] = np.arange(4)
+        with pytest.raises(ElmoError, match="CNN/b_cnn_0 is not a plain table of floating-point numbers"):
+            elmo.load(model_folder)
+
+    @settings(max_examples=150)
+    @given(data=st.data())
+    def test_a_file_with_any_bytes_changed_loads_or_is_refused(
+        self, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        folder = tmp_path_factory.mktemp("fuzz")
+        write_model(folder, small_options(dim=5, projection_dim=2))
+        content = bytearray((folder / "weights.hdf5").read_bytes())
+        for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=20)):
+            content[place] = data.draw(st.integers(0, 255))
+        (folder / "weights.hdf5").write_bytes(content)
+        try:
+            elmo.load(folder)
+        except ElmoError as error:
+            assert "weights.hdf5" in str(error)  # noqa: PT017 - either outcome is right
+
+
+class TestNative:
+    @pytest.fixture
+    def native(self, model_folder: Path, tmp_path: Path) -> Path:
+        elmo.save(elmo.load(model_folder), tmp_path / "native")
+        return tmp_path / "native"
+
+    def test_it_carries_the_warm_state_the_mix_and_the_card(self, model_folder: Path, tmp_path: Path) -> None:
+        mix = ScalarMix(3)
+        with torch.no_grad():
+            mix.weights.copy_(torch.tensor([1.0, 2.0, 3.0]))
+        plain = elmo.load(model_folder)
+        model = elmo.Model(bilm=plain.bilm, mix=mix, card="# Mine\n").warmed(["some text", "and more"])
+        elmo.save(model, tmp_path / "n")
+        again = elmo.load(tmp_path / "n")
+        assert again.card == "# Mine\n"
+        for options in ({"state": "warm"}, {"layers": "mix"}):
+            for ours, theirs in zip(
+                model.embed(SENTENCES, **options),  # type: ignore[arg-type]
+                again.embed(SENTENCES, **options),  # type: ignore[arg-type]
+                strict=True,
+            ):
+                assert np.array_equal(ours, theirs)
+
+    def test_half_precision_weights_are_read(self, native: Path) -> None:
+        halves = {name: value.half() for name, value in load_file(native / "model.safetensors").items()}
+        expected = elmo.load(native).embed(SENTENCES)
+        save_file(halves, native / "model.safetensors")
+        for ours, theirs in zip(elmo.load(native).embed(SENTENCES), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-2)
+
+    def test_another_version_is_refused(self, native: Path) -> None:
+        config = json.loads((native / "config.json").read_text())
+        (native / "config.json").write_text(json.dumps(config | {"version": 2}))
+        with pytest.raises(ElmoError, match="version 2; this release of elmo reads format 'elmo', version 1"):
+            elmo.load(native)
+
+    def test_an_unknown_part_is_refused(self, native: Path) -> None:
+        config = json.loads((native / "config.json").read_text())
+        (native / "config.json").write_text(json.dumps(config | {"parts": ["wings"]}))
+        with pytest.raises(ElmoError, match="names the part 'wings'"):
+            elmo.load(native)
+
+    def test_missing_extra_and_mis_shaped_weights_are_named(self, native: Path) -> None:
+        weights = load_file(native / "model.safetensors")
+        name = "bilm.forwards.0.kernel"
+        for changed, message in (
+            ({k: v for k, v in weights.items() if k != name}, f"lacks {name}"),
+            (weights | {"extra": torch.zeros(1)}, "has unexpected extra"),
+            (weights | {name: torch.zeros(2, 2)}, rf"{name} has shape \(2, 2\)"),
+            (weights | {name: torch.full_like(weights[name], torch.nan)}, f"{name} holds NaN"),
+            (weights | {name: weights[name].int()}, f"{name} is of type torch.int32"),
+        ):
+            save_file(changed, native / "model.safetensors")
+            with pytest.raises(ElmoError, match=message):
+                elmo.load(native)
+
+    def test_a_truncated_file_is_named(self, native: Path) -> None:
+        path = native / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-10])
+        with pytest.raises(ElmoError, match=r"model\.safetensors is not a whole safetensors file"):
+            elmo.load(native)
+
+
+class TestSaving:
+    def test_an_existing_folder_is_kept_unless_told_otherwise(self, model_folder: Path, tmp_path: Path) -> None:
+        model = elmo.load(model_folder)
+        elmo.save(model, tmp_path / "out")
+        with pytest.raises(ElmoError, match="exists"):
+            elmo.save(model, tmp_path / "out")
+        elmo.save(model, tmp_path / "out", format="bilm-tf", overwrite=True)
+        assert elmo.load(tmp_path / "out").source == "bilm-tf"
+        assert not (tmp_path / "out" / "config.json").exists()
+
+    def test_a_folder_of_other_things_is_never_replaced(self, model_folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "photos").mkdir()
+        (tmp_path / "photos" / "cat.jpg").touch()
+        with pytest.raises(ElmoError, match="holds something else than a model"):
+            elmo.save(elmo.load(model_folder), tmp_path / "photos", overwrite=True)
+
+    def test_an_unknown_format_is_refused(self, model_folder: Path, tmp_path: Path) -> None:
+        with pytest.raises(ElmoError, match="format is 'pickle': give one of native, bilm-tf"):
+            elmo.save(elmo.load(model_folder), tmp_path / "out", format="pickle")  # type: ignore[arg-type]
+
+    def test_a_failed_write_leaves_nothing_and_the_old_model(
+        self, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = elmo.load(model_folder)
+        elmo.save(model, tmp_path / "out")
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("elmo.formats.native.save_file", full)
+        with pytest.raises(ElmoError, match=r"cannot write .*out: No space left on device"):
+            elmo.save(model, tmp_path / "out", overwrite=True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
+        assert same_vectors(elmo.load(tmp_path / "out"), model)
+
+    def test_saving_over_the_folder_it_was_loaded_from(self, model_folder: Path, tmp_path: Path) -> None:
+        elmo.save(elmo.load(model_folder), tmp_path / "out")
+        elmo.save(elmo.load(tmp_path / "out").warmed(["a b"]), tmp_path / "out", overwrite=True)
+        assert elmo.load(tmp_path / "out").warm is not None
+
+
+def test_a_vocabulary_must_fit_the_word_table(tmp_path: Path) -> None:
+    write_model(tmp_path / "m", {"lstm": small_options()["lstm"], "n_tokens_vocab": 4})
+    model = elmo.load(tmp_path / "m")
+    with pytest.raises(ElmoError, match="give its vocabulary"):
+        model.embed(["cat"])
+    (tmp_path / "v").write_text("<S>\n</S>\n<UNK>\n")
+    with pytest.raises(ElmoError, match="the vocabulary has 3 words, the model's word table 4"):
+        elmo.load(tmp_path / "m", vocab=tmp_path / "v")
+    (tmp_path / "v").write_text("cat\n<S>\n</S>\n<UNK>\n")
+    with pytest.raises(ElmoError, match="must begin with <S> and </S>"):
+        elmo.load(tmp_path / "m", vocab=tmp_path / "v")
+
+
+def test_a_word_model_whose_options_do_not_say_its_size_is_read_from_its_table(tmp_path: Path) -> None:
+    options = {"lstm": small_options()["lstm"], "n_tokens_vocab": 4}
+    write_model(tmp_path / "m", options)
+    del options["n_tokens_vocab"]
+    (tmp_path / "m" / "options.json").write_text(json.dumps(options))
+    assert elmo.load(tmp_path / "m").config.n_words == 4
+
+
+def test_the_drawn_models_of_these_tests_have_every_documented_name() -> None:
+    names = weight_shapes(small_options())
+    assert "RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/W_P_0" in names
+    assert "RNN_0/RNN/LSTMCell/B" in weight_shapes(small_options(n_layers=1))

@@ -1,0 +1,36 @@
+from pathlib import Path
+
+import pytest
+
+from elmo.errors import ElmoError
+from elmo.vocab import Vocabulary
+
+
+def test_words_are_numbered_in_order_and_unknown_ones_are_unk(tmp_path: Path) -> None:
+    (tmp_path / "v").write_text("<S>\n</S>\n<UNK>\nthe\n!!!MAXTERMID\ncat\n", encoding="utf-8")
+    vocab = Vocabulary.read(tmp_path / "v")
+    assert list(vocab) == ["<S>", "</S>", "<UNK>", "the", "cat"]
+    assert vocab.ids(["cat", "dog", "<S>"]) == [4, 2, 0]
+    assert "cat" in vocab
+    assert "dog" not in vocab
+
+
+def test_a_vocabulary_survives_a_round_trip(tmp_path: Path) -> None:
+    words = ["<S>", "</S>", "<UNK>", "é", "日本", "\u2028"]
+    Vocabulary(words).write(tmp_path / "v")
+    assert len(Vocabulary.read(tmp_path / "v")) == len(words)
+    assert list(Vocabulary.read(tmp_path / "v"))[:5] == words[:5]
+
+
+def test_the_special_words_are_needed(tmp_path: Path) -> None:
+    (tmp_path / "v").write_text("<S>\nthe\n")
+    with pytest.raises(ElmoError, match="lacks </S>, <UNK>"):
+        Vocabulary.read(tmp_path / "v")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="No such file"):
+        Vocabulary.read(tmp_path / "v")
+    (tmp_path / "v").write_bytes(b"\xff")
+    with pytest.raises(ElmoError, match="not UTF-8"):
+        Vocabulary.read(tmp_path / "v")
