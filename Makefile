@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml README.md LICENSE
 
-.PHONY: demo test lint types wheel clean
+.PHONY: demo test lint types wheel bench-footprint clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -21,6 +21,9 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 wheel: dist/.built
+
+bench-footprint: $(VENV)/.installed
+	$(BIN)/python benchmarks/footprint.py
 
 clean:
 	rm -rf $(VENV) dist build

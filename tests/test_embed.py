@@ -180,7 +180,7 @@ class TestStreams:
         assert read <= 20
         for _ in itertools.islice(vectors, 3000):
             pass
-        assert read <= 3000 + 32 * 100 / 5 + 20
+        assert read <= 3000 + 16 * 100 / 5 + 20
 
     def test_little_is_padding(self, model: elmo.Model) -> None:
         embedder = Embedder(model, EmbedSettings())

@@ -36,8 +36,9 @@ Vectors = NDArray[np.floating[Any]]
 Sentence = str | Sequence[str]
 
 _WINDOW_BYTES = 2**27  # vectors held until their turn comes
-_WINDOW_BATCHES = 32
+_WINDOW_BATCHES = 16
 _CACHE_BYTES = 2**26  # word vectors kept over the whole run
+_CACHE_BYTES_A_WORD = 256  # what a word costs there beside its vector: its string and its place in the order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,8 @@ class Embedder:
                 )
             self._warm = bundle.warm.to(self.device)
         self.precision: Precision = "fp32"
-        self.cache = WordCache(max(1, _CACHE_BYTES // (4 * self.config.lstm.projection_dim)), self._encode)
+        word_bytes = 4 * self.config.lstm.projection_dim + _CACHE_BYTES_A_WORD
+        self.cache = WordCache(max(1, _CACHE_BYTES // word_bytes), self._encode)
 
     @property
     def config(self) -> ModelConfig:

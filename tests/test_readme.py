@@ -1,0 +1,76 @@
+"""The README is true: its Python prints what it says, its commands too, and its file tree is the one there is."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elmo
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_python_blocks_print_what_stands_below_them() -> None:
+    pytest.importorskip("spacy", reason="the README tokenises raw text")
+    names: dict[str, Any] = {}
+    shown = 0
+    for (kind, code), (next_kind, output) in zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True):
+        if kind != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        assert next_kind == "text", code
+        assert printed.getvalue() == output
+        shown += 1
+    assert shown >= 4
+
+
+def test_console_blocks_print_what_they_show(tmp_path: Path) -> None:
+    pytest.importorskip("spacy", reason="the README tokenises raw text")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    commands = 0
+    for kind, text in BLOCKS:
+        if kind != "console":
+            continue
+        for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, flags=re.MULTILINE):
+            result = subprocess.run(
+                ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+            )
+            assert result.stdout + result.stderr == expected
+            commands += 1
+    assert commands >= 3
+
+
+def test_the_file_tree_is_the_one_there_is() -> None:
+    tree = README[README.index("src/elmo/\n") :].split("```")[0]
+    named = set(re.findall(r"^  (\w+)(?:\.py|/)", tree, flags=re.MULTILINE))
+    package = Path(elmo.__file__).parent
+    there = {path.stem for path in package.iterdir() if path.suffix == ".py" and not path.name.startswith("__")}
+    there |= {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert named == there
+
+
+def test_the_demo_shows_the_word_in_its_sentences_and_says_that_the_weights_are_random() -> None:
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py")], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert '"bank" in four sentences' in result.stdout
+    assert result.stdout.count("cosine between its vectors") == 3
+    assert "random weights" in result.stdout
+
+
+def test_files_that_readers_are_sent_to_exist() -> None:
+    for link in re.findall(r"\]\(((?!http)[^)]+)\)", README):
+        assert (ROOT / link).exists(), link
