@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -115,7 +117,7 @@ class TestRefusals:
         ("arguments", "message"),
         [
             (["--precision", "fp8"], "precision is 'fp8'"),
-            (["--layers", "3"], "numbers from 0 to 2"),
+            (["--layers", "3"], "a list of numbers, from 0 to 2"),
             (["--layers", "0,x"], "layers is '0,x'"),
             (["--pool", "sum"], "pool is 'sum'"),
             (["--state", "warm"], "no warm start state"),
@@ -165,6 +167,26 @@ class TestRefusals:
         message = self.refused(tmp_path, "embed", text, "-o", out, "-m", folder, "--layers", "top", "--resume")
         assert "layers was 'average' and is 'top' now" in message
 
+    @pytest.mark.parametrize(
+        ("command", "message"),
+        [
+            ("embed - -o OUT <&-", "standard input is closed"),
+            ("embed IN >&-", "standard output is closed"),
+            ("embed IN > /dev/full", "No space left on device"),
+            ("info > /dev/full", "No space left on device"),
+            ("embed /proc/self/mem -o OUT", "cannot read /proc/self/mem"),
+        ],
+    )
+    def test_streams_that_fail(self, command: str, message: str, text: Path, tmp_path: Path) -> None:
+        line = command.replace("IN", str(text)).replace("OUT", str(tmp_path / "out.npz"))
+        result = subprocess.run(
+            ["bash", "-c", f"exec {sys.executable} -m elmo {line}"], capture_output=True, text=True, timeout=60
+        )
+        assert result.returncode == 2, result.stderr
+        assert result.stderr.count("\n") == 1
+        assert message in result.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
     def test_converting_onto_something_that_exists(self, folder: Path, tmp_path: Path) -> None:
         (tmp_path / "out").mkdir()
         assert "exists" in self.refused(tmp_path, "convert", folder, tmp_path / "out")
@@ -205,6 +227,25 @@ class TestConvert:
     def test_what_the_format_cannot_hold_is_said(self, folder: Path, text: Path, tmp_path: Path) -> None:
         result = run_elmo("convert", folder, tmp_path / "w", "--warm-with", text, "--format", "bilm-tf")
         assert b"no place for the warm start state" in result.stderr
+
+
+def test_an_interrupted_run_says_how_to_go_on(folder: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elmo", "embed", "-", "-o", str(tmp_path / "o.npz"), "-m", str(folder), "-q"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"the cat\n" * 1000)
+    process.stdin.flush()
+    while not list(tmp_path.glob("o.npz.partial/part-*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode not in (0, 2)
+    assert b"the same command with --resume goes on" in error
+    assert b"Traceback" not in error
 
 
 def test_version() -> None:

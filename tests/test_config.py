@@ -48,7 +48,7 @@ def test_a_model_without_characters_reads_words() -> None:
         ("lstm", None, "lstm is missing"),
         ("lstm", [1], r"lstm is \[1\]"),
         ("lstm", {}, "lstm.dim is missing"),
-        ("lstm.dim", 0, "lstm.dim is 0: give a whole number, 1 or more"),
+        ("lstm.dim", 0, "lstm.dim is 0: give a whole number from 1 to 1,048,576"),
         ("lstm.dim", 12.5, "lstm.dim is 12.5"),
         ("lstm.dim", True, "lstm.dim is True"),
         ("lstm.n_layers", "2", "lstm.n_layers is '2'"),
@@ -66,6 +66,12 @@ def test_a_model_without_characters_reads_words() -> None:
         ("char_cnn.n_highway", -1, "n_highway is -1"),
         ("char_cnn.max_characters_per_token", 2, "max_characters_per_token is 2"),
         ("char_cnn.embedding", {}, "char_cnn.embedding.dim is missing"),
+        ("lstm.dim", 10**30, "lstm.dim is 1000"),
+        ("lstm.n_layers", 3_000_000, "lstm.n_layers is 3000000: give a whole number from 1 to 1,000"),
+        ("lstm.cell_clip", 10**400, "lstm.cell_clip is 1000"),
+        ("char_cnn.max_characters_per_token", 10**10, "from 3 to 10,000"),
+        ("char_cnn.n_highway", 10**7, "char_cnn.n_highway is 10000000"),
+        ("char_cnn.filters", [[1, 1]] * 100_000, "the number of char_cnn.filters is 100000"),
     ],
 )
 def test_a_wrong_option_is_named_as_it_was_typed(path: str, value: object, message: str) -> None:
@@ -78,7 +84,7 @@ def test_a_model_has_one_kind_of_input() -> None:
         ModelConfig(lstm=LSTMConfig(dim=4, projection_dim=2))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "\udcff", "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\udcff", "[" * 100_000, "9" * 5000])
 def test_a_file_that_is_no_json_object_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "options.json"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 import random
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -66,9 +70,15 @@ class TestWhatComesOut:
     def test_pooling_nothing_gives_zeros(self, model: elmo.Model) -> None:
         assert not model.embed([""], pool="max")[0].any()
 
-    def test_half_precision_is_the_rounded_vector(self, model: elmo.Model) -> None:
-        full, half = (model.embed(["the cat"], dtype=dtype)[0] for dtype in ("float32", "float16"))
+    @pytest.mark.parametrize("pool", [None, "mean"])
+    def test_half_precision_is_the_rounded_vector(self, model: elmo.Model, pool: Any) -> None:
+        full, half = (model.embed(["the cat"], dtype=dtype, pool=pool)[0] for dtype in ("float32", "float16"))
         assert np.array_equal(full.astype(np.float16), half)
+
+    def test_numbers_of_numpy_are_numbers(self, model: elmo.Model) -> None:
+        plain = model.embed(["the cat"], layers=[0, 2])[0]
+        for layers in (np.array([0, 2]), (np.int64(0), np.int64(2)), range(0, 3, 2)):
+            assert np.array_equal(model.embed(["the cat"], layers=layers)[0], plain)  # type: ignore[arg-type]
 
     def test_changing_one_result_changes_no_other(self, model: elmo.Model) -> None:
         first, second = model.embed(["the cat", "the cat"])
@@ -123,6 +133,18 @@ class TestStateCarry:
         embedded = model.embed(sentences, layers="all", state="carry", batch_size=3)
         for ours, theirs in zip(embedded, by_hand, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+    def test_a_long_sentence_does_not_pad_the_others(self, model: elmo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        padded: list[int] = []
+        contextualise = type(model.bilm).contextualise
+
+        def counted(self: Any, x: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+            padded.append(x.shape[0] * x.shape[1])
+            return contextualise(self, x, *arguments, **options)
+
+        monkeypatch.setattr(type(model.bilm), "contextualise", counted)
+        model.embed([["cat"] * 500, *[["the"]] * 63], state="carry", batch_tokens=100)
+        assert sum(padded) == 502 + 63 * 3
 
     def test_rows_that_are_new_start_from_zero(self, model: elmo.Model) -> None:
         state = model.bilm(model.bilm.with_boundaries(model.batch_to_ids([["cat"]]))).state
@@ -196,8 +218,11 @@ class TestStreams:
         assert padded < 1.1 * used
 
     def test_a_very_long_sentence_works(self, model: elmo.Model) -> None:
-        vectors = model.embed([["cat"] * 5000, ["the", "cat"]], layers=0)
-        assert [len(v) for v in vectors] == [5000, 2]
+        long, short = model.embed([["the", "cat"] * 25_000, ["the", "cat"]], layers="top")
+        assert long.shape == (50_000, 10)
+        half = model.config.lstm.projection_dim
+        np.testing.assert_allclose(long[:2, :half], short[:, :half], atol=1e-6)
+        np.testing.assert_allclose(long[-2:, half:], short[:, half:], atol=1e-6)
 
     def test_a_very_long_word_works_and_is_not_kept(self, model: elmo.Model) -> None:
         embedder = Embedder(model, EmbedSettings())
@@ -238,9 +263,63 @@ class TestWordCache:
         assert model.embedder(layers=0).cache.misses == 3
         model.embed(["cat"], layers=0)
         assert model.embedder(layers=0).cache.misses == 3
-        with torch.no_grad():
-            model.bilm.encoder.projection.bias.add_(1)  # type: ignore[union-attr,operator]
+        model.bilm.encoder.projection.bias.data.add_(1)  # type: ignore[union-attr,operator]
         np.testing.assert_allclose(model.embed(["cat"], layers=0)[0], before + 1, atol=1e-5)
+
+    def test_trained_weights_are_never_met_with_old_vectors(self, model_folder: Path) -> None:
+        model = elmo.load(model_folder)
+        before = model.embed(["cat"])[0]
+        module = elmo.Elmo(model, trainable=True)
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.1, fused=True)
+        for _ in range(2):
+            module(model.batch_to_ids(["cat"])).vectors[0].sum().backward()
+            optimizer.step()
+            after = model.embed(["cat"])[0]
+            assert np.abs(after - before).max() > 1e-2
+            expected = model.bilm(model.bilm.with_boundaries(model.batch_to_ids(["cat"]))).layers.mean(0)[0, 1:-1]
+            np.testing.assert_allclose(after, expected.detach(), atol=1e-6)
+            before = after
+
+    def test_several_threads_may_use_one_model(self, model: elmo.Model) -> None:
+        sentences = [[f"{word}{i % 50}" for word in WORDS[: i % 9]] for i in range(200)]
+        expected = elmo.Model(bilm=model.bilm).embed(sentences)
+        shared = elmo.Model(bilm=model.bilm)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                results = list(pool.map(lambda _: shared.embed(sentences, batch_tokens=64), range(8)))
+        finally:
+            sys.setswitchinterval(interval)
+        for result in [*results, shared.embed(sentences, batch_tokens=64)]:
+            for ours, theirs in zip(result, expected, strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_model_can_be_copied_and_sent_to_another_process(model: elmo.Model) -> None:
+    expected = model.embed(["the cat"])[0]
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_allclose(other.embed(["the cat"])[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_in_another_precision_embeds_from_every_state(model: elmo.Model, dtype: torch.dtype) -> None:
+    other = elmo.Model(bilm=copy.deepcopy(model.bilm).to(dtype), warm=model.warmed(["the cat"]).warm)
+    for state in ("zero", "carry", "warm"):
+        vectors = other.embed(["the cat", "sat"], state=state, batch_size=1)[1]
+        assert vectors.dtype == np.float32
+        assert np.isfinite(vectors).all()
+
+
+def test_a_mix_with_layer_norm_is_no_part_of_a_model(model: elmo.Model) -> None:
+    with pytest.raises(ElmoError, match="normalises over a batch"):
+        elmo.Model(bilm=model.bilm, mix=elmo.ScalarMix(3, layer_norm=True))
+
+
+def test_a_warm_state_of_another_model_is_refused(model: elmo.Model) -> None:
+    state = model.bilm.zero_state(2)
+    with pytest.raises(ElmoError, match=r"warm\.m has shape"):
+        elmo.Model(bilm=model.bilm, warm=state)
 
 
 class TestMistakes:
@@ -251,15 +330,19 @@ class TestMistakes:
             ({"state": "hot"}, "state is 'hot': give one of zero, carry, warm"),
             ({"pool": "sum"}, "pool is 'sum': give one of none, mean, max"),
             ({"dtype": "int8"}, "dtype is 'int8'"),
-            ({"layers": 3}, "layers is 3: give all, average, top, mix, or numbers from 0 to 2"),
+            ({"layers": 3}, "layers is 3: give one of all, .* a list of numbers, from 0 to 2"),
             ({"layers": -1}, "layers is -1"),
             ({"layers": "bottom"}, "layers is 'bottom'"),
-            ({"layers": []}, r"layers is \[\]"),
+            ({"layers": []}, r"layers is \(\)"),
             ({"layers": ["0"]}, "layers is"),
+            ({"layers": 1.5}, "layers is 1.5"),
+            ({"layers": None}, "layers is None"),
+            ({"pool": 3}, "pool is 3"),
             ({"batch_tokens": 0}, "batch_tokens is 0: give a whole number, 1 or more"),
             ({"batch_size": 1.5}, "batch_size is 1.5"),
             ({"layer": 1}, "unknown setting 'layer': known are layers"),
             ({"device": "cuda:77"}, "device is 'cuda:77', which cannot be used here"),
+            ({"device": "meta"}, "device is 'meta'"),
             ({"device": "toaster"}, "device is 'toaster'"),
         ],
     )

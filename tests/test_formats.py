@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import elmo
@@ -70,6 +71,20 @@ class TestWhereAModelIs:
     def test_the_hdf5_itself_with_its_options_elsewhere(self, model_folder: Path, tmp_path: Path) -> None:
         shutil.move(model_folder / "options.json", tmp_path / "o.json")
         assert elmo.load(str(model_folder / "weights.hdf5"), options=str(tmp_path / "o.json")).config.dim == 10
+
+    def test_a_file_inside_a_native_folder_means_the_folder(self, model_folder: Path, tmp_path: Path) -> None:
+        elmo.save(elmo.load(model_folder), tmp_path / "n")
+        assert elmo.load(tmp_path / "n" / "model.safetensors").source == "native"
+        with pytest.raises(ElmoError, match="has its own options and vocabulary"):
+            elmo.load(tmp_path / "n", vocab=tmp_path / "v")
+
+    def test_options_without_a_model(self, tmp_path: Path) -> None:
+        with pytest.raises(ElmoError, match="give its path"):
+            elmo.load(options=tmp_path / "options.json")
+
+    def test_a_model_of_characters_does_without_a_damaged_vocabulary(self, model_folder: Path) -> None:
+        (model_folder / "vocab.txt").write_text("just\nwords\n")
+        assert elmo.load(model_folder).vocab is None
 
     def test_nothing_there(self, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match=r"there is no model at .*nowhere"):
@@ -205,10 +220,11 @@ class TestNative:
         with pytest.raises(ElmoError, match="version 2; this release of elmo reads format 'elmo', version 1"):
             elmo.load(native)
 
-    def test_an_unknown_part_is_refused(self, native: Path) -> None:
+    @pytest.mark.parametrize(("parts", "message"), [(["wings"], "names the part 'wings'"), (5, "a list is expected")])
+    def test_an_unknown_part_is_refused(self, native: Path, parts: object, message: str) -> None:
         config = json.loads((native / "config.json").read_text())
-        (native / "config.json").write_text(json.dumps(config | {"parts": ["wings"]}))
-        with pytest.raises(ElmoError, match="names the part 'wings'"):
+        (native / "config.json").write_text(json.dumps(config | {"parts": parts}))
+        with pytest.raises(ElmoError, match=message):
             elmo.load(native)
 
     def test_missing_extra_and_mis_shaped_weights_are_named(self, native: Path) -> None:
@@ -248,6 +264,22 @@ class TestSaving:
         with pytest.raises(ElmoError, match="holds something else than a model"):
             elmo.save(elmo.load(model_folder), tmp_path / "photos", overwrite=True)
 
+    def test_a_model_folder_with_other_files_in_it_is_not_replaced_either(
+        self, model_folder: Path, tmp_path: Path
+    ) -> None:
+        elmo.save(elmo.load(model_folder), tmp_path / "out")
+        (tmp_path / "out" / "thesis.tex").touch()
+        with pytest.raises(ElmoError, match=r"holds something else than a model \(thesis\.tex\)"):
+            elmo.save(elmo.load(model_folder), tmp_path / "out", overwrite=True)
+
+    def test_a_link_stays_a_link(self, model_folder: Path, tmp_path: Path) -> None:
+        elmo.save(elmo.load(model_folder), tmp_path / "real")
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+        elmo.save(elmo.load(model_folder), tmp_path / "link", format="bilm-tf", overwrite=True)
+        assert (tmp_path / "link").is_symlink()
+        assert elmo.load(tmp_path / "real").source == "bilm-tf"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "model", "real"]
+
     def test_an_unknown_format_is_refused(self, model_folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match="format is 'pickle': give one of native, bilm-tf"):
             elmo.save(elmo.load(model_folder), tmp_path / "out", format="pickle")  # type: ignore[arg-type]
@@ -259,7 +291,7 @@ class TestSaving:
         elmo.save(model, tmp_path / "out")
 
         def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
+            raise SafetensorError("No space left on device")
 
         monkeypatch.setattr("elmo.formats.native.save_file", full)
         with pytest.raises(ElmoError, match=r"cannot write .*out: No space left on device"):

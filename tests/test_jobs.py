@@ -16,10 +16,10 @@ import pyarrow.parquet
 import pytest
 
 import elmo
-from conftest import small_options, write_model
+from conftest import run_elmo, small_options, write_model
 from elmo.embed import Embedder, EmbedSettings
 from elmo.errors import ElmoError
-from elmo.jobs import Progress, embed_file
+from elmo.jobs import Parts, Progress, embed_file
 from elmo.sinks import FileFormat
 
 SENTENCES = [[f"w{n % 37}" for n in range(i, i + i % 9)] for i in range(150)]
@@ -85,6 +85,16 @@ def test_no_sentences_make_an_empty_file(model: elmo.Model, tmp_path: Path, form
     out = tmp_path / f"out.{format}"
     assert embed_file(embedder(model), [], out, format=format) == Progress()
     assert read(out) == []
+
+
+def test_sentences_may_be_strings_and_the_path_too(model: elmo.Model, tmp_path: Path) -> None:
+    done = embed_file(embedder(model), ["the cat", ["sat"]], str(tmp_path / "out.npz"))
+    assert (done.sentences, done.tokens) == (2, 3)
+
+
+def test_half_a_surrogate_pair_is_refused_before_all_is_embedded(model: elmo.Model, tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="sentence 1 has half a surrogate pair"):
+        embed_file(embedder(model), ["the cat", ["\ud800"]], tmp_path / "out.jsonl")
 
 
 class CutError(Exception):
@@ -205,6 +215,71 @@ class TestWhatIsThereAlready:
         with pytest.raises(ElmoError, match=r"part-.*\.npz is damaged"):
             embed_file(embedder(model), SENTENCES, out, format="npz", resume=True)
 
+    def test_parts_that_nobody_can_tell_of_are_not_taken(self, model: elmo.Model, tmp_path: Path) -> None:
+        out = tmp_path / "out.npz"
+        with pytest.raises(CutError):
+            embed_file(embedder(model), cut_after(60), out)
+        (tmp_path / "out.npz.partial" / "settings.json").unlink()
+        with pytest.raises(ElmoError, match=r"settings\.json is missing"):
+            embed_file(embedder(model, layers="top"), SENTENCES, out, resume=True)
+
+    def test_a_folder_of_other_things_is_not_taken_for_ours(self, model: elmo.Model, tmp_path: Path) -> None:
+        (tmp_path / "out.npz.partial").mkdir()
+        (tmp_path / "out.npz.partial" / "thesis.txt").touch()
+        for choice in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(ElmoError, match=r"holds something else than a run that was cut \(thesis\.txt\)"):
+                embed_file(embedder(model), SENTENCES, tmp_path / "out.npz", **choice)  # type: ignore[arg-type]
+        assert (tmp_path / "out.npz.partial" / "thesis.txt").exists()
+
+    def test_a_run_killed_while_it_cleaned_up_is_done(self, model: elmo.Model, tmp_path: Path) -> None:
+        out = tmp_path / "out.npz"
+        with pytest.raises(CutError):
+            embed_file(embedder(model), cut_after(60), out)
+        parts = tmp_path / "out.npz.partial"
+        parts.rename(tmp_path / "kept")
+        embed_file(embedder(model), SENTENCES, out)
+        (tmp_path / "kept").rename(parts)
+        (parts / "garbage").touch()
+        (parts / "settings.json").unlink()
+        assert embed_file(embedder(model), SENTENCES, out, resume=True).sentences == len(SENTENCES)
+        assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
+
+    def test_what_was_being_put_together_when_the_run_was_killed_goes(
+        self, model: elmo.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        out = tmp_path / "out.npz"
+        with monkeypatch.context() as patch:
+            patch.setattr(Parts, "finish", lambda *_: (_ for _ in ()).throw(CutError))
+            with pytest.raises(CutError):
+                embed_file(embedder(model), SENTENCES, out)
+        assert (tmp_path / "out.npz.partial" / ".assembled").exists()
+        embed_file(embedder(model), SENTENCES, out, resume=True)
+        assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
+
+    def test_a_second_run_keeps_its_hands_off(self, model: elmo.Model, tmp_path: Path) -> None:
+        out = tmp_path / "out.npz"
+
+        def meddling() -> Iterator[list[str]]:
+            yield from SENTENCES[:60]
+            for choice in ({"resume": True}, {"overwrite": True}):
+                with pytest.raises(ElmoError, match="another run is writing"):
+                    embed_file(embedder(model), SENTENCES, out, **choice)  # type: ignore[arg-type]
+            yield from SENTENCES[60:]
+
+        embed_file(embedder(model), meddling(), out)
+        assert len(read(out)) == len(SENTENCES)
+
+    def test_a_link_is_written_through(self, model: elmo.Model, tmp_path: Path) -> None:
+        (tmp_path / "link.npz").symlink_to(tmp_path / "real.npz")
+        embed_file(embedder(model), SENTENCES, tmp_path / "link.npz")
+        assert (tmp_path / "link.npz").is_symlink()
+        assert len(read(tmp_path / "real.npz")) == len(SENTENCES)
+
+    def test_a_pipe_or_device_is_not_replaced(self, model: elmo.Model, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.npz")
+        with pytest.raises(ElmoError, match="is no plain file"):
+            embed_file(embedder(model), SENTENCES, tmp_path / "pipe.npz", overwrite=True)
+
     def test_resume_and_overwrite_contradict_each_other(self, model: elmo.Model, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match="contradict"):
             embed_file(embedder(model), SENTENCES, tmp_path / "o.npz", resume=True, overwrite=True)
@@ -216,25 +291,67 @@ def test_a_mistake_found_at_the_start_leaves_nothing_behind(model: elmo.Model, t
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as everywhere here: the last bits depend on it
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+FULL_DISK = """
+import resource, sys
+from elmo.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+sys.argv = ["elmo", *sys.argv[2:]]
+main()
+"""
+
+
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_full_disk_loses_nothing_and_the_run_goes_on_later(
-    model: elmo.Model, tmp_path: Path, format: FileFormat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / f"out.{format}"
-    name = {"hdf5": "_write_hdf5", "npz": "_write_npz", "jsonl": "json_line", "parquet": "_write_parquet"}[format]
-
-    def full(*_: object) -> None:
-        with open("/dev/full", "wb") as file:
-            file.write(b"x" * 100_000)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(f"elmo.sinks.{name}", full)
-        with pytest.raises(ElmoError, match=rf"cannot write .*out\.{format}: No space left on device"):
-            embed_file(embedder(model), SENTENCES, out, format=format)
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_later(tmp_path: Path, format: FileFormat) -> None:
+    """A limit on a file's size stands in for the disk: large enough for each part, too small for the whole."""
+    write_model(tmp_path / "model", small_options())
+    text, out = tmp_path / "in.txt", tmp_path / f"out.{format}"
+    text.write_text("".join(" ".join(s) + "\n" for s in SENTENCES * 4))
+    command = ["embed", text, "-o", out, "-m", tmp_path / "model", "--batch-tokens", 64, "--layers", "all", "-q"]
+    result = run_python(FULL_DISK, 150_000, *command)
+    assert result.returncode == 2, result.stderr
+    assert f"cannot write {out}" in result.stderr
+    assert "File too large" in result.stderr
     assert not out.exists()
-    embed_file(embedder(model), [*SENTENCES], out, format=format, resume=True)
-    assert len(read(out)) == len(SENTENCES)
+    parts = len(list(tmp_path.glob("out.*.partial/part-*")))
+    assert parts > 5
+    assert run_elmo(*command, "--resume").returncode == 0
+    assert run_elmo(*command[:2], "-o", tmp_path / f"whole.{format}", *command[4:]).returncode == 0
+    assert out.read_bytes() == (tmp_path / f"whole.{format}").read_bytes()
+
+
+@pytest.mark.parametrize("format", ["native", "bilm-tf"])
+def test_a_full_disk_leaves_no_half_model(tmp_path: Path, format: str) -> None:
+    write_model(tmp_path / "model", small_options(dim=100, projection_dim=50))
+    command = ["convert", tmp_path / "model", tmp_path / "out", "--format", format]
+    result = run_python(FULL_DISK, 20_000, *command)
+    assert result.returncode == 2, result.stderr
+    assert "cannot write" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+import elmo
+embedder = elmo.load(sys.argv[1]).embedder(batch_tokens=512)
+lines = (f"w{i % 1009} w{i % 13} w{i % 211} w{i % 7} x" for i in range(int(sys.argv[2])))
+elmo.embed_file(embedder, lines, sys.argv[3])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_ten_times_the_lines_need_hardly_more_memory(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", small_options())
+    peaks = []
+    for lines in (3_000, 30_000):
+        peaks.append(int(run_python(MEMORY, tmp_path / "model", lines, tmp_path / f"{lines}.hdf5").stdout))
+    assert peaks[1] <= 1.15 * peaks[0]
 
 
 def test_a_process_killed_half_way_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:

@@ -262,6 +262,15 @@ class TestElmo:
         carried = model.embed([SENTENCES[0], SENTENCES[3]], state="carry", batch_size=1)
         np.testing.assert_allclose(second.vectors[0][0].detach(), carried[1], atol=1e-6)
 
+    def test_a_state_of_another_batch_is_refused(self, model: elmo.Model) -> None:
+        state = model.bilm.zero_state(2)
+        with pytest.raises(elmo.ElmoError, match="a state of 2 rows is given for a batch of 1"):
+            Elmo(model)(model.batch_to_ids(["cat"]), state)
+
+    def test_layer_norm_of_nothing_is_nothing(self, model: elmo.Model) -> None:
+        output = Elmo(model, layer_norm=True, keep_boundaries=True)(model.batch_to_ids(["", ""]))
+        assert output.vectors[0].isfinite().all()
+
     @pytest.mark.parametrize(
         "wrong", [{"layer_norm": "batch"}, {"num_outputs": 0}, {"dropout": 1.5}, {"mix_weights": [1.0]}]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
@@ -17,16 +18,18 @@ from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors,
 from elmo.errors import ElmoError
 from elmo.formats import Format, read_model, write_model
 from elmo.formats.bundle import Bundle
-from elmo.model import State
+from elmo.model import BiLM, State
 
 Device = str | torch.device | None
 
 _EMBEDDERS_KEPT = 4
+_VALUES_SAMPLED = 16  # of each weight
+_LOCK = threading.Lock()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Model(Bundle):
-    """A biLM and what came with it, ready to embed. `elmo.load` makes one."""
+    """A biLM and what came with it, ready to embed. `elmo.load` makes one. May be used from several threads."""
 
     _embedders: dict[object, Embedder] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -43,8 +46,7 @@ class Model(Bundle):
                 over the tokens), `precision`, `state` ("zero", "carry", "warm"), `dtype`, `batch_tokens`,
                 `batch_size`.
         """
-        if isinstance(sentences, str):
-            raise ElmoError(f"a list of sentences is expected, not the string {sentences[:40]!r}: put it in a list")
+        _refuse_string(sentences)
         return list(self.embed_iter(sentences, device=device, **settings))
 
     def embed_iter(
@@ -54,27 +56,36 @@ class Model(Bundle):
         return self.embedder(device=device, **settings).embed_iter(sentences)
 
     def embedder(self, *, device: Device = None, **settings: Unpack[EmbedOptions]) -> Embedder:
-        """The embedder for some settings; it is kept, with its word vectors, until the weights change."""
+        """The embedder for some settings; it is kept, with its word vectors, until the weights change.
+
+        One held elsewhere does not notice that: `embedder.cache.clear()` makes it forget the old word vectors. While
+        weights are trainable, none is kept.
+        """
         known = [f.name for f in fields(EmbedSettings)]
         if unknown := settings.keys() - set(known):
             raise ElmoError(f"unknown setting {min(unknown)!r}: known are {', '.join(known)}")
         asked = EmbedSettings(**settings)
-        weights = tuple((weight.data_ptr(), weight._version) for weight in self.bilm.parameters())
-        key = (repr(asked), str(device), weights)
-        if key not in self._embedders:
-            while len(self._embedders) >= _EMBEDDERS_KEPT:
-                del self._embedders[next(iter(self._embedders))]
-            self._embedders[key] = Embedder(self, asked, device=device)
-        return self._embedders[key]
+        if any(weight.requires_grad for weight in self.bilm.parameters()):
+            return Embedder(self, asked, device=device)
+        key = (asked, str(device), _fingerprint(self.bilm))
+        with _LOCK:
+            if key not in self._embedders:
+                while len(self._embedders) >= _EMBEDDERS_KEPT:
+                    del self._embedders[next(iter(self._embedders))]
+                self._embedders[key] = Embedder(self, asked, device=device)
+            return self._embedders[key]
+
+    def __getstate__(self) -> dict[str, object]:
+        """What is copied and pickled: all but the embedders, which are made again."""
+        return {name: value for name, value in vars(self).items() if name != "_embedders"} | {"_embedders": {}}
 
     def batch_to_ids(self, sentences: Sequence[Sentence]) -> Tensor:
         """Ids for `Elmo` or `BiLM`, padded with 0: `(B, T, C)` of characters, `(B, T)` for a model that reads words."""
+        _refuse_string(sentences)
         batch = [as_tokens(sentence) for sentence in sentences]
         if self.config.char_cnn is not None:
             return torch.from_numpy(batch_to_ids(batch, self.config.char_cnn.max_characters_per_token))
-        if self.vocab is None:
-            raise ElmoError("this model reads words, not characters: give its vocabulary (vocab=..., or vocab.txt)")
-        rows = [torch.tensor(self.vocab.ids(tokens), dtype=torch.long) + 1 for tokens in batch]
+        rows = [torch.tensor(self.words.ids(tokens), dtype=torch.long) + 1 for tokens in batch]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.zeros(0, 0, dtype=torch.long)
 
     def warmed(self, sentences: Iterable[Sentence]) -> Model:
@@ -92,6 +103,17 @@ class Model(Bundle):
         return replace(self, warm=State(m / count, c / count))
 
 
+def _refuse_string(sentences: object) -> None:
+    if isinstance(sentences, str):
+        raise ElmoError(f"a list of sentences is expected, not the string {sentences[:40]!r}: put it in a list")
+
+
+def _fingerprint(bilm: BiLM) -> tuple[object, ...]:
+    """Where the weights are and a few of their values: an optimizer's step or another load changes it."""
+    flat = [weight.detach().reshape(-1) for weight in bilm.parameters()]
+    return tuple((w.data_ptr(), tuple(w[:: max(1, len(w) // _VALUES_SAMPLED)].tolist())) for w in flat)
+
+
 def load(
     path: str | PathLike[str] | None = None,
     *,
@@ -107,6 +129,8 @@ def load(
         vocab: the vocabulary of a model that reads words, where it is not beside it.
     """
     if path is None:
+        if options is not None or vocab is not None:
+            raise ElmoError("options and vocab belong to a model: give its path")
         with resources.as_file(resources.files("elmo") / "models" / "default") as folder:
             bundle = read_model(folder)
     else:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -22,10 +21,10 @@ from elmo.errors import ElmoError
 if TYPE_CHECKING:
     from elmo.api import Model
     from elmo.embed import Embedder
+    from elmo.jobs import Progress
     from elmo.lines import LineReader
 
 app = typer.Typer(
-    help="Deep contextualized word representations (ELMo).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -43,10 +42,19 @@ ErrorsOption = Annotated[str, typer.Option(help="Bytes that are not text: strict
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is at OUT.")]
 
 
-@app.callback(invoke_without_command=True)
-def _main(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"elmo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Deep contextualized word representations (ELMo)."""
 
 
 @app.command()
@@ -77,6 +85,8 @@ def embed(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what is used and how fast it was.")] = False,
 ) -> None:
     """Embed the sentences of IN: tokens split at white space, one sentence a line."""
+    from elmo.jobs import embed_file
+    from elmo.progress import ProgressBar
     from elmo.sinks import check_format, format_of
 
     to_stdout = out == "-"
@@ -97,41 +107,36 @@ def embed(
         }
         sentences = _sentences(lines, tokenize, language)
         embedder = _load(model, options, vocab).embedder(device=device, **settings)
-        start = time.monotonic()
-        if to_stdout:
-            tokens = _embed_to_stdout(embedder, sentences)
-        else:
-            from elmo.jobs import Progress, embed_file
-            from elmo.progress import ProgressBar
+        with ProgressBar("embedding", total=size, quiet=quiet or to_stdout) as bar:
 
-            with ProgressBar("embedding", total=size, quiet=quiet) as bar:
-                first: list[int] = []  # tokens that an earlier run has done
+            def report(done: Progress) -> None:
+                bar.update(lines.bytes_read, done.tokens, f"{done.sentences:,} sentences")
 
-                def report(done: Progress) -> None:
-                    first.append(done.tokens)
-                    rate = (done.tokens - first[0]) / max(time.monotonic() - start, 1e-9)
-                    bar.update(lines.bytes_read, f"{done.sentences:,} sentences, {rate:,.0f} tokens/s")
-
-                done = embed_file(
-                    embedder,
-                    sentences,
-                    Path(out),
-                    format=chosen,
-                    sentence_to_index=sentence_to_index,
-                    resume=resume,
-                    overwrite=overwrite,
-                    about_input={"tokenize": language if tokenize else None, "errors": errors},
-                    report=report,
-                )
-            tokens = done.tokens - first[0] if first else 0
-            if not quiet:
-                print(f"{out}: {done.sentences:,} sentences, {done.tokens:,} tokens", file=sys.stderr)
+            if to_stdout:
+                _embed_to_stdout(embedder, sentences, report)
+            else:
+                try:
+                    done = embed_file(
+                        embedder,
+                        sentences,
+                        out,
+                        format=chosen,
+                        sentence_to_index=sentence_to_index,
+                        resume=resume,
+                        overwrite=overwrite,
+                        about_input={"tokenize": language if tokenize else None},
+                        report=report,
+                    )
+                except KeyboardInterrupt:
+                    print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
+                    raise
+                if not quiet:
+                    print(f"{out}: {done.sentences:,} sentences, {done.tokens:,} tokens", file=sys.stderr)
     if verbose:
-        seconds = time.monotonic() - start
         known = embedder.cache.hits / max(embedder.cache.hits + embedder.cache.misses, 1)
         print(
-            f"precision {embedder.precision}, device {embedder.device}, {tokens:,} tokens in {seconds:.1f} s "
-            f"({tokens / max(seconds, 1e-9):,.0f} tokens/s), word vectors found in the cache: {100 * known:.1f} %",
+            f"precision {embedder.precision}, device {embedder.device}, {bar.summary()}, "
+            f"word vectors found in the cache: {100 * known:.1f} %",
             file=sys.stderr,
         )
 
@@ -171,7 +176,9 @@ def convert(
 ) -> None:
     """Write a model in another format, or with a warm start state."""
     from elmo.api import save
+    from elmo.formats import check_target
 
+    check_target(Path(out), overwrite=overwrite)
     loaded = _load(source, options, vocab)
     chosen: Any = format
     if warm_with is not None:
@@ -187,20 +194,21 @@ def convert(
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit code 2."""
     try:
-        app()
+        app(standalone_mode=True)
     except ElmoError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _load(model: str | None, options: str | None, vocab: str | None) -> Model:
     from elmo.api import load
 
-    if model is None and (options is not None or vocab is not None):
-        raise ElmoError("--options and --vocab belong to a model: give it with --model")
     return load(model, options=options, vocab=vocab)
 
 
@@ -211,6 +219,8 @@ def _open_lines(source: str, errors: str) -> Iterator[tuple[LineReader, int | No
 
     checked: Any = errors
     if source == "-":
+        if sys.stdin is None:
+            raise ElmoError("standard input is closed: give a file")
         yield LineReader(sys.stdin.buffer, "standard input", checked), None
         return
     try:
@@ -232,21 +242,28 @@ def _sentences(lines: LineReader, tokenize: bool, language: str) -> Iterator[lis
 
 def _parse_layers(layers: str) -> str | int | list[int]:
     numbers = layers.split(",")
-    if not all(number.strip().isdecimal() for number in numbers):
+    if not all(number.strip().isdecimal() and len(number) < 10 for number in numbers):
         return layers
     return int(layers) if len(numbers) == 1 else [int(number) for number in numbers]
 
 
-def _embed_to_stdout(embedder: Embedder, sentences: Iterator[list[str]]) -> int:
+def _embed_to_stdout(embedder: Embedder, sentences: Iterator[list[str]], report: Callable[[Progress], None]) -> None:
+    from elmo.jobs import Progress
     from elmo.sinks import Record, json_line
 
-    index, tokens = 0, 0
+    if sys.stdout is None:
+        raise ElmoError("standard output is closed: give a file with -o")
+    done = Progress()
+    report(done)
     for window in embedder.windows(sentences):
-        for sentence, vectors in zip(window.sentences, window.vectors, strict=True):
+        for index, (sentence, vectors) in enumerate(
+            zip(window.sentences, window.vectors, strict=True), start=done.sentences
+        ):
             sys.stdout.write(json_line(Record(index, sentence, vectors)))
-            index, tokens = index + 1, tokens + len(sentence)
         sys.stdout.flush()
-    return tokens
+        tokens = sum(map(len, window.sentences))
+        done = Progress(sentences=done.sentences + len(window.sentences), tokens=done.tokens + tokens)
+        report(done)
 
 
 def _facts(model: Model, path: str | None) -> dict[str, Any]:
@@ -275,6 +292,6 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     facts["vocabulary"] = len(model.vocab) if model.vocab is not None else "none"
     facts["states"] = ["zero", "carry", *(["warm"] if model.warm is not None else [])]
     facts["learned mix"] = "yes" if model.mix is not None else "no (layers=mix is the average)"
-    facts["precision"] = model.embedder().precision if cnn is not None or model.vocab is not None else "fp32"
+    facts["precision"] = "fp32"
     facts["language model head"] = "no"
     return facts

@@ -18,6 +18,10 @@ Activation = Literal["relu", "tanh"]
 N_BYTES_AND_MARKS = 261
 """256 byte values, begin and end of sentence, begin and end of word, padding (SEMANTICS section 1)."""
 
+# Far above any model; below them a hostile file costs neither time nor memory.
+_MOST_LAYERS = 1000
+_LARGEST_CLIP = 1e30
+
 
 @dataclass(frozen=True, kw_only=True)
 class CharCNNConfig:
@@ -36,17 +40,17 @@ class CharCNNConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that no model can have."""
-        _positive("char_cnn.embedding.dim", self.embedding_dim)
-        _positive("char_cnn.max_characters_per_token", self.max_characters_per_token, least=3)
-        if type(self.n_highway) is not int or self.n_highway < 0:
-            raise ElmoError(f"char_cnn.n_highway is {self.n_highway!r}: give a whole number, 0 or more")
+        _whole("char_cnn.embedding.dim", self.embedding_dim)
+        _whole("char_cnn.max_characters_per_token", self.max_characters_per_token, least=3, most=10_000)
+        _whole("char_cnn.n_highway", self.n_highway, least=0, most=_MOST_LAYERS)
+        _whole("the number of char_cnn.filters", len(self.filters), least=0, most=_MOST_LAYERS)
         if self.activation not in get_args(Activation):
             raise ElmoError(f"char_cnn.activation is {self.activation!r}: give 'relu' or 'tanh'")
         if not self.filters:
             raise ElmoError("char_cnn.filters is empty: give at least one [width, number]")
         for width, number in self.filters:
-            _positive("char_cnn.filters: a width", width)
-            _positive("char_cnn.filters: a number of filters", number)
+            _whole("char_cnn.filters: a width", width)
+            _whole("char_cnn.filters: a number of filters", number)
             if width > self.max_characters_per_token:
                 raise ElmoError(
                     f"char_cnn.filters has a width of {width}, but a word is only "
@@ -78,13 +82,13 @@ class LSTMConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that no model can have."""
-        _positive("lstm.dim", self.dim)
-        _positive("lstm.projection_dim", self.projection_dim)
-        _positive("lstm.n_layers", self.n_layers)
+        _whole("lstm.dim", self.dim)
+        _whole("lstm.projection_dim", self.projection_dim)
+        _whole("lstm.n_layers", self.n_layers, most=_MOST_LAYERS)
         for name in ("cell_clip", "proj_clip"):
             clip = getattr(self, name)
-            if clip is not None and not (_is_number(clip) and clip > 0):
-                raise ElmoError(f"lstm.{name} is {clip!r}: give a number above 0, or null for no clipping")
+            if clip is not None and not (type(clip) in (int, float) and 0 < clip < _LARGEST_CLIP):
+                raise ElmoError(f"lstm.{name} is {clip!r:.50}: give a number above 0, or null for no clipping")
         if type(self.use_skip_connections) is not bool:
             raise ElmoError(f"lstm.use_skip_connections is {self.use_skip_connections!r}: give true or false")
         if self.projection_dim > self.dim:
@@ -118,7 +122,7 @@ class ModelConfig:
                 f"{'neither is' if self.char_cnn is None else 'both are'} given"
             )
         if self.n_words is not None:
-            _positive("n_tokens_vocab", self.n_words)
+            _whole("n_tokens_vocab", self.n_words, most=2**31)
 
     @property
     def dim(self) -> int:
@@ -183,7 +187,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ElmoError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number of 5,000 digits, 10,000 brackets
         raise ElmoError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ElmoError(f"{path} holds a JSON {type(value).__name__}; an object is expected")
@@ -222,10 +226,6 @@ def _required(section: Mapping[str, Any], where: str, key: str) -> Any:
     return section[key]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _positive(name: str, value: object, least: int = 1) -> None:
-    if type(value) is not int or value < least:
-        raise ElmoError(f"{name} is {value!r}: give a whole number, {least} or more")
+def _whole(name: str, value: object, *, least: int = 1, most: int = 2**20) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ElmoError(f"{name} is {value!r:.50}: give a whole number from {least:,} to {most:,}")

@@ -9,12 +9,16 @@ Shapes: B sentences, T tokens, P projection, D width of a layer, L layers, N dis
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import hashlib
 import json
+import operator
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, SupportsIndex, TypedDict, cast, get_args
 
 import numpy as np
 import torch
@@ -41,6 +45,10 @@ _CACHE_BYTES = 2**26  # word vectors kept over the whole run
 _CACHE_BYTES_A_WORD = 256  # what a word costs there beside its vector: its string and its place in the order
 
 
+_NAMED_LAYERS = ("all", "average", "top", "mix")
+_LAYERS_ALLOWED = f"give one of {', '.join(_NAMED_LAYERS)}, a layer's number or a list of numbers"
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmbedSettings:
     """Everything that decides what the vectors are; two runs with the same settings give the same file."""
@@ -62,6 +70,7 @@ class EmbedSettings:
 
     def __post_init__(self) -> None:
         """Refuse what is not known, by name."""
+        object.__setattr__(self, "layers", _layers(self.layers))
         for name, choices in (
             ("pool", (None, *get_args(Pool))),
             ("precision", get_args(Precision)),
@@ -69,7 +78,7 @@ class EmbedSettings:
             ("dtype", get_args(DType)),
         ):
             value = getattr(self, name)
-            if value not in choices:
+            if (value is not None and not isinstance(value, str)) or value not in choices:
                 allowed = ", ".join("none" if choice is None else choice for choice in choices)
                 raise ElmoError(f"{name} is {value!r}: give one of {allowed}")
         for name in ("batch_tokens", "batch_size"):
@@ -78,17 +87,12 @@ class EmbedSettings:
 
     def layer_numbers(self, n_layers: int) -> tuple[int, ...]:
         """The layers that must be computed in a model of `n_layers`."""
-        if self.layers == "top":
-            return (n_layers - 1,)
-        if self.layers in ("all", "average", "mix"):
-            return tuple(range(n_layers))
-        numbers = (self.layers,) if isinstance(self.layers, int) else self.layers
-        known = not isinstance(numbers, str) and all(type(n) is int and 0 <= n < n_layers for n in numbers)
-        if not known or not numbers:
-            raise ElmoError(
-                f"layers is {self.layers!r}: give all, average, top, mix, or numbers from 0 to {n_layers - 1}"
-            )
-        return tuple(n for n in numbers if isinstance(n, int))
+        if isinstance(self.layers, str):
+            return (n_layers - 1,) if self.layers == "top" else tuple(range(n_layers))
+        numbers = (self.layers,) if isinstance(self.layers, int) else tuple(self.layers)
+        if not numbers or not all(0 <= number < n_layers for number in numbers):
+            raise ElmoError(f"layers is {self.layers!r}: {_LAYERS_ALLOWED}, from 0 to {n_layers - 1}")
+        return numbers
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -131,17 +135,15 @@ class Embedder:
         self.bilm = _on_device(bundle.bilm, device)
         self.device = next(self.bilm.parameters()).device
         self.layers = settings.layer_numbers(self.config.n_layers)
-        self._mix = bundle.mix or ScalarMix(self.config.n_layers)
-        self._vocab = bundle.vocab
-        if self.config.char_cnn is None and bundle.vocab is None:
-            raise ElmoError("this model reads words, not characters: give its vocabulary (vocab=..., or vocab.txt)")
+        self._mix = copy.deepcopy(bundle.mix or ScalarMix(self.config.n_layers)).to(self.device)
+        self._vocab = bundle.words if self.config.char_cnn is None else None
         self._warm: State | None = None
         if settings.state == "warm":
             if bundle.warm is None:
                 raise ElmoError(
                     "this model has no warm start state: make one with 'elmo convert IN OUT --warm-with TEXT'"
                 )
-            self._warm = bundle.warm.to(self.device)
+            self._warm = bundle.warm.to(next(self.bilm.parameters()))
         self.precision: Precision = "fp32"
         word_bytes = 4 * self.config.lstm.projection_dim + _CACHE_BYTES_A_WORD
         self.cache = WordCache(max(1, _CACHE_BYTES // word_bytes), self._encode)
@@ -158,8 +160,8 @@ class Embedder:
         parts += self._mix.state_dict().values() if self.settings.layers == "mix" else []
         parts += [self._warm.m, self._warm.c] if self._warm is not None else []
         for tensor in parts:
-            digest.update(tensor.detach().cpu().contiguous().numpy().data)
-        if self.config.char_cnn is None and self._vocab is not None:
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        if self._vocab is not None:
             digest.update("\n".join(self._vocab).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
@@ -205,11 +207,13 @@ class Embedder:
         types = _types(group)
         with torch.inference_mode():
             table, new_words = self.cache.vectors(list(types))
-            if self.settings.state == "carry":
-                carried = self.bilm.zero_state(0) if state is None else state.to(self.device)
-                vectors, after = self._embed_batch(group, types, table, carried.take(len(group)))
-                return Window(group, vectors, new_words, carried.put(after))
-            return Window(group, self._embed_batches(group, types, table), new_words, None)
+            if self.settings.state != "carry":
+                vectors, _ = self._embed_batches(group, types, table, None)
+                return Window(group, vectors, new_words, None)
+            nothing = self.bilm.zero_state(0)
+            carried = nothing if state is None else state.to(nothing.m)
+            vectors, ends = self._embed_batches(group, types, table, carried.take(len(group)))
+            return Window(group, vectors, new_words, carried.put(ends))
 
     def remember(self, group: list[list[str]], new_words: Tensor) -> None:
         """Bring the cache to where embedding this window brought it, from the word vectors that were new in it.
@@ -217,16 +221,32 @@ class Embedder:
         What a product gives depends, in its last bits, on what it is computed together with: a run that goes on
         after a cut must not encode again, in other company, words that were encoded before.
         """
-        self.cache.vectors(list(_types(group)), new_words.to(self.device))
+        with torch.inference_mode():
+            self.cache.vectors(list(_types(group)), new_words.to(self.device))
 
-    def _embed_batches(self, group: list[list[str]], types: dict[str, int], table_NP: Tensor) -> list[Vectors]:
-        vectors: list[Vectors | None] = [None] * len(group)
+    def _embed_batches(
+        self, group: list[list[str]], types: dict[str, int], table_NP: Tensor, starts: State | None
+    ) -> tuple[list[Vectors], State]:
+        """Embed sentences batch by batch: their vectors, and the state that each leaves.
+
+        Each starts from its row of `starts`; where there are none, all start alike, and what they leave is dropped.
+        """
+        vectors: dict[int, Vectors] = {}
+        ends = [self.bilm.zero_state(0)]
         for batch in self._batches(group):
-            state = None if self._warm is None else self._warm.expand(len(batch))
-            embedded, _ = self._embed_batch([group[i] for i in batch], types, table_NP, state)
-            for i, array in zip(batch, embedded, strict=True):
-                vectors[i] = array
-        return [array for array in vectors if array is not None]
+            if starts is not None:
+                start: State | None = starts.rows_at(batch)
+            else:
+                start = None if self._warm is None else self._warm.expand(len(batch))
+            embedded, end = self._embed_batch([group[i] for i in batch], types, table_NP, start)
+            vectors.update(zip(batch, embedded, strict=True))
+            if starts is not None:
+                ends.append(end)
+        joined = State.join(ends)
+        if starts is not None:
+            order = list(vectors)  # as they were embedded
+            joined = joined.rows_at(sorted(range(len(order)), key=order.__getitem__))
+        return [vectors[i] for i in range(len(group))], joined
 
     def _batches(self, group: list[list[str]]) -> Iterator[list[int]]:
         """Places of the sentences of each batch, longest first: rows times the longest stay within the budget."""
@@ -250,7 +270,7 @@ class Embedder:
             mask_BT[row, : end + 1] = True
         x_BTP = table_NP[torch.from_numpy(index_BT).to(self.device)]
         output = self.bilm.contextualise(x_BTP, torch.from_numpy(mask_BT).to(self.device), state, layers=self.layers)
-        reduced = self._reduce(output.layers).to(getattr(torch, self.settings.dtype)).cpu().numpy()
+        reduced = self._reduce(output.layers).float().cpu().numpy()
         return [self._pool(reduced[..., i, 1 : len(s) + 1, :]) for i, s in enumerate(sentences)], output.state
 
     def _reduce(self, layers_LBTD: Tensor) -> Tensor:
@@ -258,25 +278,23 @@ class Embedder:
         if self.settings.layers == "average":
             return layers_LBTD.mean(dim=0)
         if self.settings.layers == "mix":
-            mixed: Tensor = self._mix.to(self.device)(layers_LBTD)
+            mixed: Tensor = self._mix(layers_LBTD)
             return mixed
         return layers_LBTD[0] if isinstance(self.settings.layers, int) or self.settings.layers == "top" else layers_LBTD
 
-    def _pool(self, vectors: Vectors) -> Vectors:
+    def _pool(self, vectors: NDArray[np.float32]) -> Vectors:
+        if self.settings.pool is not None:
+            if vectors.shape[-2] == 0:
+                vectors = np.zeros(vectors.shape[:-2] + vectors.shape[-1:], dtype=np.float32)
+            else:
+                vectors = vectors.max(axis=-2) if self.settings.pool == "max" else vectors.mean(axis=-2)
         # A copy in every case: a view would keep the whole batch alive.
-        if self.settings.pool is None:
-            return vectors.copy()
-        if vectors.shape[-2] == 0:
-            return np.zeros(vectors.shape[:-2] + vectors.shape[-1:], dtype=vectors.dtype)
-        if self.settings.pool == "max":
-            return np.asarray(vectors.max(axis=-2))
-        pooled: Vectors = vectors.mean(axis=-2, dtype=np.float32).astype(vectors.dtype)
-        return pooled
+        return vectors.astype(self.settings.dtype, copy=True)
 
     def _encode(self, words: list[str]) -> Tensor:
         """Vectors of words without their context, `(N, P)`."""
         if self.config.char_cnn is None:
-            assert self._vocab is not None
+            assert self._vocab is not None  # seen to in __init__
             ids = np.asarray(self._vocab.ids(words), dtype=np.int32) + 1
         else:
             ids = words_to_ids(words, self.config.char_cnn.max_characters_per_token)
@@ -295,16 +313,24 @@ class WordCache:
         self._capacity = capacity
         self._slots: OrderedDict[str, int] = OrderedDict()
         self._table_NP: Tensor | None = None
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all words."""
-        self._slots.clear()
+        self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
 
+    def clear(self) -> None:
+        """Forget all words."""
+        with self._lock:
+            self._slots.clear()
+            self._table_NP = None
+            self.hits = 0
+            self.misses = 0
+
     def vectors(self, words: list[str], new_words: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Vectors of distinct words, `(N, P)`, and those of them that were not here, encoded unless they are given."""
+        with self._lock:
+            return self._vectors(words, new_words)
+
+    def _vectors(self, words: list[str], new_words: Tensor | None) -> tuple[Tensor, Tensor]:
         known = [i for i, word in enumerate(words) if word in self._slots]
         new = [i for i, word in enumerate(words) if word not in self._slots]
         self.hits += len(known)
@@ -345,6 +371,19 @@ def as_tokens(sentence: Sentence) -> list[str]:
     return list(sentence)
 
 
+def _layers(layers: object) -> Layers:
+    """Layers as a name, a number or a tuple of numbers, whatever kind of number or list was given."""
+    if isinstance(layers, str):
+        if layers in _NAMED_LAYERS:
+            return cast(Layers, layers)
+    else:
+        with contextlib.suppress(TypeError):
+            return operator.index(cast(SupportsIndex, layers))
+        with contextlib.suppress(TypeError):
+            return tuple(operator.index(number) for number in cast(Iterable[SupportsIndex], layers))
+    raise ElmoError(f"layers is {layers!r:.50}: {_LAYERS_ALLOWED}")
+
+
 def _types(group: list[list[str]]) -> dict[str, int]:
     """The distinct words of a window, numbered; the boundaries are the first two."""
     types: dict[str, int] = {BOS: 0, EOS: 1}
@@ -371,7 +410,8 @@ def _on_device(bilm: BiLM, device: str | torch.device | None) -> BiLM:
         there = here if device is None else torch.device(device)
         if there.type == here.type and there.index in (None, here.index):
             return bilm
+        torch.zeros(1, device=there).item()  # some devices, such as "meta", can be named but not computed on
         weights = {name: weight.to(there) for name, weight in bilm.state_dict().items()}
-    except (RuntimeError, AssertionError) as error:  # torch's own words for a device that it does not have
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch's own words for a device that it does not have
         raise ElmoError(f"device is {str(device)!r}, which cannot be used here: {error}") from error
     return fill_bilm(empty_bilm(bilm.config), weights)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import h5py
 
 from elmo.errors import ElmoError
 
@@ -27,12 +31,9 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
+def new_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to fill; it takes `path`'s place when the block ends well, and is removed when it does not."""
-    if path.exists() and not overwrite:
-        raise ElmoError(f"{path} exists: give another path, or say to overwrite it")
-    if path.exists() and not path.is_dir():
-        raise ElmoError(f"{path} is a file: a folder is to be written there")
+    path = path.resolve()
     beside, old = _beside(path), _beside(path, "old")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,6 +49,51 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+class CheckedFile(io.FileIO):
+    """A file for HDF5 to write into, which it must not see fail: it crashes where a disk is full.
+
+    The first error is kept and nothing more is written; `check` raises it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Make the file."""
+        super().__init__(path, "w+")
+        self._error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Write all of `data`, or keep the error and say that it was."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while self._error is None and rest:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self._error = error
+        return size
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Change the size, or keep the error."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self._error = self._error or error
+            return size or 0
+
+    def check(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+
+@contextmanager
+def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
+    """Make an HDF5 file; yield it and a function that raises when a write has failed, to be called now and then."""
+    with CheckedFile(path) as raw:
+        with h5py.File(raw, "w") as file:
+            yield file, raw.check
+        raw.check()
 
 
 def cannot_write(path: Path, error: Exception) -> ElmoError:

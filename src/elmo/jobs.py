@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from elmo.config import read_json
-from elmo.embed import Embedder, Window
+from elmo.embed import Embedder, Sentence, Window, as_tokens
 from elmo.errors import ElmoError
 from elmo.files import cannot_write, new_file
 from elmo.model import State
-from elmo.sinks import About, FileFormat, Record, check_format, read_about, write_records
+from elmo.sinks import About, FileFormat, Record, check_format, format_of, read_about, write_records
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -44,23 +47,24 @@ class Progress:
 
 def embed_file(
     embedder: Embedder,
-    sentences: Iterable[list[str]],
-    out: Path,
+    sentences: Iterable[Sentence],
+    out: str | PathLike[str],
     *,
-    format: FileFormat = "hdf5",
+    format: FileFormat | None = None,
     sentence_to_index: bool = False,
     resume: bool = False,
     overwrite: bool = False,
     about_input: About | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Embed sentences into `out`.
+    """Embed sentences into a file.
 
     Args:
         embedder: the model and the settings.
-        sentences: tokens of each sentence; on resuming, the same ones from the start.
+        sentences: each a list of tokens, or a string that is split at white space; on resuming, the same ones from
+            the start.
         out: the file to write.
-        format: of the file.
+        format: of the file; by its ending if not given.
         sentence_to_index: add AllenNLP's table from sentences to their numbers (HDF5 only).
         resume: go on where an earlier run with the same settings was cut; start where there was none.
         overwrite: replace `out`, and what is left of an earlier run.
@@ -70,39 +74,44 @@ def embed_file(
     Returns:
         How many sentences and tokens the file holds.
     """
-    check_format(format, sentence_to_index=sentence_to_index)
+    path = Path(out).resolve()  # a link stays one: what it points to is written
+    chosen = format_of(path) if format is None else format
+    check_format(chosen, sentence_to_index=sentence_to_index)
     if resume and overwrite:
         raise ElmoError("resume and overwrite contradict each other: give one of them")
-    if out.is_dir():
-        raise ElmoError(f"{out} is a folder: give the name of a file")
-    embedder.cache.clear()
-    settings = _settings(embedder, format, sentence_to_index, about_input or {})
-    parts = Parts(out)
-    if overwrite:
-        parts.remove()
-    elif parts.folder.exists() and not resume:
+    if path.exists() and not path.is_file():
+        raise ElmoError(f"{out} is {'a folder' if path.is_dir() else 'no plain file'}: give the name of a file")
+    embedder.cache.clear()  # what it holds already would change the last bits of the result
+    settings = _settings(embedder, chosen, sentence_to_index, about_input or {})
+    parts = Parts(path)
+    tokens = (_checked(as_tokens(sentence), number) for number, sentence in enumerate(sentences))
+    if parts.exist() and not resume and not overwrite:
         raise ElmoError(
-            f"{parts.folder} is left of a run that was cut: --resume goes on with it, --overwrite starts again"
+            f"{parts.folder} is left of a run that was cut, or of one that still goes on: "
+            "--resume goes on with it, --overwrite starts again"
         )
-    elif out.exists() and not parts.folder.exists():
+    if path.exists() and not parts.exist() and not overwrite:
         if not resume:
             raise ElmoError(f"{out} exists: --overwrite replaces it, --resume goes on with a run that was cut")
-        return _check_complete(out, format, settings, sentences)
+        if parts.folder.exists():
+            with parts.locked():  # what was being removed when the run was killed goes
+                pass
+        return _check_complete(path, chosen, settings, tokens)
     try:
-        done = _embed_parts(parts, settings, embedder, iter(sentences), report)
-        with new_file(out) as path:
+        with parts.locked():
+            if overwrite:
+                parts.clear()
+            done = _embed_parts(parts, settings, embedder, tokens, report)
             write_records(
-                path,
+                parts.assembled,
                 parts.groups(done.windows),
-                format=format,
+                format=chosen,
                 about=settings | _about(done),
                 sentence_to_index=sentence_to_index,
             )
-        parts.remove()
+            parts.finish(path)
     except OSError as error:
-        raise cannot_write(out, error) from error
-    finally:
-        parts.remove_if_empty()
+        raise cannot_write(path, error) from error
     return done
 
 
@@ -143,24 +152,74 @@ def _embed_parts(
 
 
 class Parts:
-    """The windows that were embedded so far, a file each."""
+    """The windows that were embedded so far, a file each, in a folder beside the output."""
 
     def __init__(self, out: Path) -> None:
         """Name the folder beside `out`; nothing is written yet."""
         self.folder = out.with_name(out.name + ".partial")
+        self.assembled = self.folder / ".assembled"
+        self._garbage = self.folder / "garbage"  # while it is there, the rest may be removed and must not be read
+
+    def exist(self) -> bool:
+        """Whether there is something to go on with."""
+        return self.folder.exists() and not self._garbage.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder and keep other runs out of it; it goes at the end if it has no window in it."""
+        if self.folder.exists():
+            known = re.compile(r"settings\.json|lock|garbage|(part|state)-\d+\.npz|\..*")
+            strange = [path.name for path in self.folder.iterdir() if not known.fullmatch(path.name)]
+            if strange:
+                raise ElmoError(f"{self.folder} holds something else than a run that was cut ({min(strange)})")
+        self.folder.mkdir(exist_ok=True)
+        with (self.folder / "lock").open("w") as file:
+            try:
+                _lock(file)
+            except OSError as error:
+                raise ElmoError(f"another run is writing into {self.folder}: wait until it has ended") from error
+            try:
+                if self._garbage.exists():
+                    self.clear()
+                yield
+            finally:
+                if not any(self.folder.glob("part-*.npz")):
+                    self._remove()
 
     def open(self, settings: About) -> Progress:
-        """Make the folder, or check that the one that is there was made with the same settings: how far it came."""
+        """Note the settings, or check that they are those of the run that was cut: how far it came."""
+        count = len(list(self.folder.glob("part-*.npz")))
         path = self.folder / "settings.json"
         if path.exists():
             _compare(settings, read_json(path), self.folder)
+        elif count:
+            raise ElmoError(f"{path} is missing, so nobody can tell what made the rest: --overwrite starts again")
         else:
-            self.folder.mkdir(exist_ok=True)
             with new_file(path) as beside:
                 beside.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         for torn in self.folder.glob(".*"):
             torn.unlink()
-        return self.progress(len(list(self.folder.glob("part-*.npz"))))
+        return self.progress(count)
+
+    def finish(self, out: Path) -> None:
+        """Put the assembled file into its place; the parts are of no use any more."""
+        with self.assembled.open("rb") as file:
+            os.fsync(file.fileno())
+        self.assembled.replace(out)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all parts; a mark says so first, lest half of them be taken for a run that was cut."""
+        self._garbage.touch()
+        for path in self.folder.iterdir():
+            if path.name not in ("lock", "garbage"):
+                path.unlink()
+        self._garbage.unlink()
+
+    def _remove(self) -> None:
+        for path in self.folder.iterdir():
+            path.unlink()
+        self.folder.rmdir()
 
     def progress(self, number: int) -> Progress:
         """How far the run had come with window `number`."""
@@ -213,16 +272,6 @@ class Parts:
                 start, index = end, index + 1
             yield records
 
-    def remove(self) -> None:
-        """Take the folder away."""
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
-
-    def remove_if_empty(self) -> None:
-        """Take the folder away where no window is in it: a mistake found at the start leaves nothing behind."""
-        if self.folder.exists() and not any(self.folder.glob("part-*.npz")):
-            shutil.rmtree(self.folder, ignore_errors=True)
-
     def _part(self, number: int) -> Path:
         return self.folder / f"part-{number:08d}.npz"
 
@@ -245,8 +294,10 @@ class Parts:
 
 
 def _settings(embedder: Embedder, format: FileFormat, sentence_to_index: bool, about_input: About) -> About:
-    settings = replace(embedder.settings, precision=embedder.precision)
-    about = asdict(settings) | {"model": embedder.digest(), "format": format, "sentence_to_index": sentence_to_index}
+    settings = asdict(replace(embedder.settings, precision=embedder.precision))
+    if embedder.settings.state != "carry":
+        del settings["batch_size"]  # of no effect
+    about = settings | {"model": embedder.digest(), "format": format, "sentence_to_index": sentence_to_index}
     result: About = json.loads(json.dumps(about | about_input))  # as it reads when it comes back from a file
     return result
 
@@ -279,9 +330,27 @@ def _check_complete(out: Path, format: FileFormat, settings: About, sentences: I
     return done
 
 
+def _checked(tokens: list[str], number: int) -> list[str]:
+    """Refuse now what a file could not hold when all is embedded."""
+    try:
+        "".join(tokens).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ElmoError(f"sentence {number} has half a surrogate pair, which is no text") from error
+    return tokens
+
+
+def _lock(file: IO[str]) -> None:
+    """Take a file for this process alone; where the system has no such locks, do without."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _add_to(digest: hashlib._Hash, group: Iterable[list[str]]) -> None:
     for sentence in group:
-        digest.update("\0".join(sentence).encode("utf-8", "surrogatepass") + b"\n")
+        digest.update("\0".join(sentence).encode("utf-8") + b"\n")
 
 
 def _as_bytes(value: object) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -28,7 +28,7 @@ class LineReader:
     def __iter__(self) -> Iterator[str]:
         """Yield line after line."""
         number = 0
-        while line := self._stream.readline(_LONGEST_LINE + 1):
+        while line := self._readline():
             number += 1
             self.bytes_read += len(line)
             if len(line) > _LONGEST_LINE:
@@ -39,6 +39,12 @@ class LineReader:
             if number == 1:
                 line = line.removeprefix(_BOM)
             yield self._decode(line, number).rstrip("\r\n")
+
+    def _readline(self) -> bytes:
+        try:
+            return self._stream.readline(_LONGEST_LINE + 1)
+        except OSError as error:
+            raise ElmoError(f"cannot read {self._name}: {error.strerror}") from error
 
     def _decode(self, line: bytes, number: int) -> str:
         hint = "--errors replace goes on with U+FFFD in its place"

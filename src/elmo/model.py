@@ -115,9 +115,19 @@ class State:
         """B."""
         return self.m.shape[2]
 
-    def to(self, device: torch.device) -> State:
-        """The state on a device."""
-        return State(self.m.to(device), self.c.to(device))
+    def to(self, like: Tensor) -> State:
+        """The state on the device and in the precision of a tensor."""
+        return State(self.m.to(like), self.c.to(like))
+
+    def rows_at(self, places: Sequence[int]) -> State:
+        """The rows at some places, in that order."""
+        index = torch.tensor(places, dtype=torch.long, device=self.m.device)
+        return State(self.m.index_select(2, index), self.c.index_select(2, index))
+
+    @staticmethod
+    def join(states: Sequence[State]) -> State:
+        """The rows of several states, one after the other."""
+        return State(torch.cat([state.m for state in states], dim=2), torch.cat([state.c for state in states], dim=2))
 
     def take(self, rows: int) -> State:
         """The first `rows` rows; where there are fewer, zeros (a sentence with nothing before it) are added."""
@@ -126,8 +136,7 @@ class State:
 
     def put(self, new: State) -> State:
         """This state with its first rows replaced by `new`; rows that `new` lacks stay."""
-        kept = slice(new.rows, None)
-        return State(torch.cat([new.m, self.m[:, :, kept]], dim=2), torch.cat([new.c, self.c[:, :, kept]], dim=2))
+        return State.join([new, State(self.m[:, :, new.rows :], self.c[:, :, new.rows :])])
 
     def expand(self, rows: int) -> State:
         """A state of one row, given to every row."""
@@ -199,6 +208,8 @@ class BiLM(nn.Module):
         if not wanted or not set(wanted) <= set(range(self.config.n_layers)):
             raise ElmoError(f"layers {list(wanted)}: give some of 0 to {self.config.n_layers - 1}")
         state = self.zero_state(len(x_BTP)) if state is None else state
+        if state.rows != len(x_BTP):
+            raise ElmoError(f"a state of {state.rows} rows is given for a batch of {len(x_BTP)}: see State.take")
         lengths_B = mask_BT.sum(dim=1)
         top = max(wanted)
         forward, m_fwd, c_fwd = self._direction(self.forwards[:top], x_BTP, lengths_B, state.m[:, 0], state.c[:, 0])
@@ -289,6 +300,8 @@ class ScalarMix(nn.Module):
 
     def _normalise(self, x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
         counted = x_BTD if mask_BT is None else x_BTD[mask_BT]
+        if counted.numel() == 0:  # nothing to take a mean of, and NaN would spread
+            return x_BTD
         variance, mean = torch.var_mean(counted, correction=0)
         return (x_BTD - mean) / torch.sqrt(variance + self.eps)
 

@@ -10,14 +10,17 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class ProgressBar:
-    """Shows how far a long job has come; use it as a context."""
+    """Shows how far a long job has come and how many tokens a second it does; use it as a context."""
 
     def __init__(self, what: str, *, total: int | None, quiet: bool = False) -> None:
-        """Show `what` is done; `total` is in whatever unit `update` counts, None where it is not known."""
+        """Show that `what` is done; `total` is in whatever unit `update` counts, None where it is not known."""
         self._what = what
         self._total = total
         self._quiet = quiet
-        self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+        self._start = time.monotonic()
+        self._next_line = self._start + _SECONDS_BETWEEN_LINES
+        self._first_tokens: int | None = None
+        self.tokens = 0
         self._rich = None
         if not quiet and sys.stderr.isatty():
             from rich.console import Console
@@ -47,11 +50,22 @@ class ProgressBar:
         if self._rich is not None:
             self._rich.stop()
 
-    def update(self, done: int, note: str) -> None:
-        """Say that `done` of the total is done, and add a note such as a rate."""
+    def update(self, done: int, tokens: int, note: str) -> None:
+        """Say that `done` of the total and so many tokens are done; the first call says where an earlier run ended."""
+        if self._first_tokens is None:
+            self._first_tokens = tokens
+        self.tokens = tokens - self._first_tokens
         if self._rich is not None:
-            self._rich.update(self._task, completed=done, note=note)
+            self._rich.update(self._task, completed=done, note=f"{note}, {self._rate:,.0f} tokens/s")
         elif not self._quiet and time.monotonic() >= self._next_line:
             share = f" {100 * done / self._total:.0f} %," if self._total else ""
-            print(f"{self._what}:{share} {note}", file=sys.stderr, flush=True)
+            print(f"{self._what}:{share} {note}, {self._rate:,.0f} tokens/s", file=sys.stderr, flush=True)
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+
+    def summary(self) -> str:
+        """What was done since the start, and how fast."""
+        return f"{self.tokens:,} tokens in {time.monotonic() - self._start:.1f} s ({self._rate:,.0f} tokens/s)"
+
+    @property
+    def _rate(self) -> float:
+        return self.tokens / max(time.monotonic() - self._start, 1e-9)

@@ -20,6 +20,7 @@ import numpy as np
 
 from elmo.embed import Vectors
 from elmo.errors import ElmoError, MissingExtraError
+from elmo.files import new_hdf5
 
 FileFormat = Literal["hdf5", "npz", "jsonl", "parquet"]
 About = dict[str, Any]
@@ -115,18 +116,16 @@ def json_line(record: Record) -> str:
 
 def _write_hdf5(path: Path, groups: Iterable[list[Record]], about: About, sentence_to_index: bool) -> None:
     index: dict[str, str] = {}
-    try:
-        with h5py.File(path, "w") as file:
-            file.attrs[_ABOUT] = json.dumps(about)
-            for record in chain.from_iterable(groups):
-                file.create_dataset(str(record.index), data=record.vectors)
-                if sentence_to_index:
-                    index[" ".join(record.tokens)] = str(record.index)
+    with new_hdf5(path) as (file, check):
+        file.attrs[_ABOUT] = json.dumps(about)
+        for record in chain.from_iterable(groups):
+            file.create_dataset(str(record.index), data=record.vectors)
+            check()
             if sentence_to_index:
-                dataset = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())
-                dataset[0] = json.dumps(index)
-    except RuntimeError as error:  # what HDF5 raises when a write fails late, as on a full disk
-        raise OSError(str(error)) from error
+                index[" ".join(record.tokens)] = str(record.index)
+        if sentence_to_index:
+            dataset = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())
+            dataset[0] = json.dumps(index)
 
 
 def _write_npz(path: Path, groups: Iterable[list[Record]], about: About) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 
 from elmo.errors import ElmoError
@@ -24,10 +25,10 @@ class Vocabulary:
         self._unknown = self._ids["<UNK>"]
 
     @classmethod
-    def read(cls, path: Path) -> Vocabulary:
+    def read(cls, path: str | PathLike[str]) -> Vocabulary:
         """Read a vocabulary file."""
         try:
-            lines = path.read_text(encoding="utf-8").split("\n")
+            lines = Path(path).read_text(encoding="utf-8").split("\n")
         except OSError as error:
             raise ElmoError(f"cannot read the vocabulary {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -41,6 +42,8 @@ class Vocabulary:
 
     def write(self, path: Path) -> None:
         """Write the vocabulary file."""
+        if torn := next((word for word in self.words if "\n" in word), None):
+            raise ElmoError(f"the word {torn!r} has a line break: a vocabulary file has one word a line")
         path.write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8")
 
     def ids(self, words: Sequence[str]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from elmo.errors import ElmoError
 from elmo.files import new_folder
 from elmo.formats import bilm_tf, native
-from elmo.formats.bundle import Bundle
+from elmo.formats.bundle import VOCAB_FILE, Bundle
 
 Format = Literal["native", "bilm-tf"]
 
@@ -28,12 +28,12 @@ def read_model(path: Path, *, options: Path | None = None, vocab: Path | None = 
     """
     if not path.exists():
         raise ElmoError(f"there is no model at {path}")
-    if path.is_dir() and options is None and native.is_native(path):
-        return native.read(path)
     folder = path if path.is_dir() else path.parent
+    if native.is_native(folder) and (path.is_dir() or path.name in native.FILES):
+        if options is not None or vocab is not None:
+            raise ElmoError(f"{folder} is a native folder, which has its own options and vocabulary: give none")
+        return native.read(folder)
     weights = _only(folder, ("*.hdf5", "*.h5"), "HDF5 file") if path.is_dir() else path
-    if vocab is None and (folder / bilm_tf.VOCAB).is_file():
-        vocab = folder / bilm_tf.VOCAB
     return bilm_tf.read(weights, options or _options_in(folder), vocab)
 
 
@@ -41,14 +41,23 @@ def write_model(bundle: Bundle, path: Path, *, format: Format = "native", overwr
     """Write a model as a folder in the given format; the folder appears whole or not at all."""
     if format not in get_args(Format):
         raise ElmoError(f"format is {format!r}: give one of {', '.join(get_args(Format))}")
-    if overwrite and path.is_dir() and any(path.iterdir()) and not _is_model(path):
-        raise ElmoError(f"{path} holds something else than a model: it is not overwritten")
-    with new_folder(path, overwrite=overwrite) as folder:
+    check_target(path, overwrite=overwrite)
+    with new_folder(path) as folder:
         (native if format == "native" else bilm_tf).write(bundle, folder)
 
 
-def _is_model(folder: Path) -> bool:
-    return native.is_native(folder) or (folder / bilm_tf.OPTIONS).is_file()
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Refuse a place to write a model to where something is that must not be replaced."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ElmoError(f"{path} is a file: a folder is to be written there")
+    if not overwrite:
+        raise ElmoError(f"{path} exists: give another path, or say to overwrite it")
+    ours = {*native.FILES, bilm_tf.OPTIONS, VOCAB_FILE}
+    others = sorted(f.name for f in path.iterdir() if f.name not in ours and f.suffix not in (".hdf5", ".h5"))
+    if others:
+        raise ElmoError(f"{path} holds something else than a model ({others[0]}): it is not overwritten")
 
 
 def _options_in(folder: Path) -> Path:

@@ -19,12 +19,21 @@ from torch import Tensor
 
 from elmo.config import N_BYTES_AND_MARKS, ModelConfig, read_json
 from elmo.errors import ElmoError
-from elmo.formats.bundle import Bundle, check_finite, check_names, check_shape, empty_bilm, fill_bilm
+from elmo.files import new_hdf5
+from elmo.formats.bundle import (
+    VOCAB_FILE,
+    Bundle,
+    check_finite,
+    check_names,
+    check_shape,
+    empty_bilm,
+    fill_bilm,
+    vocab_in,
+)
 from elmo.vocab import Vocabulary
 
 OPTIONS = "options.json"
 WEIGHTS = "weights.hdf5"
-VOCAB = "vocab.txt"
 
 Layout = Literal["same", "transposed", "convolution", "table"]
 
@@ -100,7 +109,7 @@ def to_theirs(tensor: Tensor, layout: Layout) -> np.ndarray[Any, np.dtype[np.flo
 
 
 def read(weights: Path, options: Path, vocab: Path | None = None) -> Bundle:
-    """Read a model from its two or three files."""
+    """Read a model from its two or three files; a `vocab.txt` beside the weights is found by itself."""
     raw_options = read_json(options)
     with open_hdf5(weights) as file:
         try:
@@ -108,7 +117,8 @@ def read(weights: Path, options: Path, vocab: Path | None = None) -> Bundle:
         except ElmoError as error:
             raise ElmoError(f"{options}: {error}") from error
         bilm = fill_bilm(empty_bilm(config), dict(_read_weights(file, config, weights)))
-    return Bundle(bilm=bilm, vocab=None if vocab is None else Vocabulary.read(vocab), source="bilm-tf")
+    words = vocab_in(weights.parent, config) if vocab is None else Vocabulary.read(vocab)
+    return Bundle(bilm=bilm, vocab=words, source="bilm-tf")
 
 
 def write(bundle: Bundle, folder: Path) -> None:
@@ -116,11 +126,12 @@ def write(bundle: Bundle, folder: Path) -> None:
     config = bundle.config
     (folder / OPTIONS).write_text(json.dumps(config.to_options(), indent=2) + "\n", encoding="utf-8")
     ours = bundle.bilm.state_dict()
-    with h5py.File(folder / WEIGHTS, "w") as file:
+    with new_hdf5(folder / WEIGHTS) as (file, check):
         for row in table(config):
             file.create_dataset(row.theirs, data=to_theirs(ours[row.ours], row.layout), dtype="float32")
+            check()
     if bundle.vocab is not None:
-        bundle.vocab.write(folder / VOCAB)
+        bundle.vocab.write(folder / VOCAB_FILE)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,13 +14,15 @@ from elmo.errors import ElmoError
 from elmo.model import BiLM, ScalarMix, State
 from elmo.vocab import Vocabulary
 
+VOCAB_FILE = "vocab.txt"
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Bundle:
     """A biLM and what may come with it."""
 
     bilm: BiLM
-    """The network, in evaluation mode."""
+    """The network; frozen and in evaluation mode where it was loaded from a file."""
     vocab: Vocabulary | None = None
     """Its words: needed by a model that reads words instead of characters."""
     warm: State | None = None
@@ -41,11 +44,40 @@ class Bundle:
                 raise ElmoError("the vocabulary of a model that reads words must begin with <S> and </S>")
         if self.mix is not None and len(self.mix.weights) != config.n_layers:
             raise ElmoError(f"the mix has {len(self.mix.weights)} weights, the model {config.n_layers} layers")
+        if self.mix is not None and self.mix.layer_norm:
+            raise ElmoError(
+                "a mix with layer norm cannot be stored with a model: it normalises over a batch, so a sentence's "
+                "vectors would depend on the others; use it in Elmo"
+            )
+        if self.warm is not None:
+            shape = (config.lstm.n_layers, 2, 1)
+            check_shape("warm.m", self.warm.m.shape, (*shape, config.lstm.projection_dim), "the model")
+            check_shape("warm.c", self.warm.c.shape, (*shape, config.lstm.dim), "the model")
 
     @property
     def config(self) -> ModelConfig:
         """What the network is made of."""
         return self.bilm.config
+
+    @property
+    def words(self) -> Vocabulary:
+        """The vocabulary of a model that reads words."""
+        if self.vocab is None:
+            raise ElmoError("this model reads words, not characters: give its vocabulary (vocab=..., or vocab.txt)")
+        return self.vocab
+
+
+def vocab_in(folder: Path, config: ModelConfig) -> Vocabulary | None:
+    """The vocabulary in a model's folder, if it has one; a model that reads characters does without a damaged one."""
+    path = folder / VOCAB_FILE
+    if not path.is_file():
+        return None
+    try:
+        return Vocabulary.read(path)
+    except ElmoError:
+        if config.n_words is not None:
+            raise
+        return None
 
 
 def empty_bilm(config: ModelConfig) -> BiLM:
@@ -55,9 +87,9 @@ def empty_bilm(config: ModelConfig) -> BiLM:
 
 
 def fill_bilm(bilm: BiLM, weights: Mapping[str, Tensor]) -> BiLM:
-    """Assign checked weights to an empty biLM and make it ready for use."""
+    """Assign checked weights to an empty biLM and make it ready for use: frozen, in evaluation mode."""
     bilm.load_state_dict(weights, assign=True)
-    return bilm.eval()
+    return bilm.eval().requires_grad_(False)
 
 
 def check_names(found: set[str], expected: set[str], path: object) -> None:

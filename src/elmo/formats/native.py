@@ -12,14 +12,22 @@ from torch import Tensor
 
 from elmo.config import ModelConfig, read_json
 from elmo.errors import ElmoError
-from elmo.formats.bundle import Bundle, check_finite, check_names, check_shape, empty_bilm, fill_bilm
+from elmo.formats.bundle import (
+    VOCAB_FILE,
+    Bundle,
+    check_finite,
+    check_names,
+    check_shape,
+    empty_bilm,
+    fill_bilm,
+    vocab_in,
+)
 from elmo.model import ScalarMix, State
-from elmo.vocab import Vocabulary
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-VOCAB = "vocab.txt"
 CARD = "README.md"
+FILES = (CONFIG, WEIGHTS, CARD, VOCAB_FILE)
 
 _MARK = {"format": "elmo", "version": 1}
 
@@ -43,14 +51,17 @@ def read(folder: Path) -> Bundle:
         raise ElmoError(f"{folder / CONFIG}: {error}") from error
     bilm = empty_bilm(config)
     expected = {f"bilm.{name}": tuple(weight.shape) for name, weight in bilm.state_dict().items()}
-    for part in raw.get("parts", []):
+    parts = raw.get("parts", [])
+    if not isinstance(parts, list):
+        raise ElmoError(f"{folder / CONFIG}: parts is {parts!r:.50}: a list is expected")
+    for part in parts:
         expected |= _part_shapes(part, config)
     weights = _read_weights(folder / WEIGHTS, expected)
     fill_bilm(bilm, {name.removeprefix("bilm."): w for name, w in weights.items() if name.startswith("bilm.")})
-    vocab, card = folder / VOCAB, folder / CARD
+    card = folder / CARD
     return Bundle(
         bilm=bilm,
-        vocab=Vocabulary.read(vocab) if vocab.is_file() else None,
+        vocab=vocab_in(folder, config),
         warm=State(weights["warm.m"], weights["warm.c"]) if "warm.m" in weights else None,
         mix=_mix(weights),
         card=card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None,
@@ -70,10 +81,13 @@ def write(bundle: Bundle, folder: Path) -> None:
         weights |= {f"mix.{name}": weight for name, weight in bundle.mix.state_dict().items()}
     config = _MARK | {"parts": parts} | bundle.config.to_options()
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file({name: w.detach().cpu().contiguous() for name, w in weights.items()}, folder / WEIGHTS)
+    try:
+        save_file({name: w.detach().cpu().contiguous() for name, w in weights.items()}, folder / WEIGHTS)
+    except SafetensorError as error:  # its word for a full disk, too
+        raise OSError(str(error)) from error
     (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # safetensors writes for the owner alone
     if bundle.vocab is not None:
-        bundle.vocab.write(folder / VOCAB)
+        bundle.vocab.write(folder / VOCAB_FILE)
     (folder / CARD).write_text(bundle.card or _default_card(bundle.config), encoding="utf-8")
 
 
