@@ -22,6 +22,8 @@ ROWS = [
     ["chars"],
     ["lstm"],
     ["model"],
+    ["engine.cpu"],
+    ["engine"],
     ["formats.bundle"],
     ["formats.bilm_tf", "formats.native"],
     ["formats"],

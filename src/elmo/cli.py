@@ -67,7 +67,7 @@ def embed(
     layers: Annotated[str, typer.Option(help="all, average, top, mix, or numbers such as 1 or 0,2.")] = "average",
     pool: Annotated[str | None, typer.Option(help="mean or max: one vector a sentence.")] = None,
     format: Annotated[str | None, typer.Option(help="hdf5, npz, jsonl, parquet; by OUT's ending if not given.")] = None,
-    precision: Annotated[str, typer.Option(help="auto or fp32.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32 (the published numbers), bf16, int8 or auto.")] = "fp32",
     state: Annotated[str, typer.Option(help="zero, carry or warm: what a sentence starts from.")] = "zero",
     dtype: Annotated[str, typer.Option(help="float32 or float16, of the vectors written.")] = "float32",
     tokenize: TokenizeOption = False,
@@ -75,6 +75,7 @@ def embed(
     batch_tokens: Annotated[int, typer.Option(help="Tokens in a batch.")] = 2048,
     batch_size: Annotated[int, typer.Option(help="Rows of a batch with --state carry.")] = 64,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,
+    engine: Annotated[str, typer.Option(help="auto, or reference for the readable network.")] = "auto",
     errors: ErrorsOption = "strict",
     sentence_to_index: Annotated[
         bool, typer.Option("--sentence-to-index", help="Add AllenNLP's table of sentences to an HDF5 file.")
@@ -104,6 +105,7 @@ def embed(
             "dtype": dtype,
             "batch_tokens": batch_tokens,
             "batch_size": batch_size,
+            "engine": engine,
         }
         sentences = _sentences(lines, tokenize, language)
         embedder = _load(model, options, vocab).embedder(device=device, **settings)

@@ -1,0 +1,58 @@
+"""Engines: the same function as the reference network, fast, one file a device; each is tested against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from elmo.engine.cpu import CpuEngine, supported
+from elmo.errors import ElmoError
+from elmo.model import BiLM, BiLMOutput, State
+
+EngineName = Literal["auto", "reference"]
+Precision = Literal["auto", "fp32", "bf16", "int8"]
+Resolved = Literal["fp32", "bf16", "int8"]
+
+_LARGE = 256  # projection; below, a CPU is as fast in float32 as in bfloat16
+
+
+class Engine(Protocol):
+    """What embeds: a token encoder and the LSTMs above it."""
+
+    def encode(self, ids: Tensor) -> Tensor:
+        """Word vectors without context: `(N, C)` character ids, `(N,)` word ids, to `(N, P)`."""
+
+    def contextualise(
+        self, x_BTP: Tensor, mask_BT: Tensor, state: State | None = None, *, layers: Sequence[int] | None = None
+    ) -> BiLMOutput:
+        """The function of `BiLM.contextualise`."""
+
+
+class ReferenceEngine:
+    """The readable network itself, on any device and in its own precision."""
+
+    def __init__(self, bilm: BiLM) -> None:
+        """Use a network as it is."""
+        self._bilm = bilm
+        self.contextualise = bilm.contextualise
+
+    def encode(self, ids: Tensor) -> Tensor:
+        """Word vectors without context: `(N, C)` character ids, `(N,)` word ids, to `(N, P)`."""
+        encoded: Tensor = self._bilm.encoder(ids)
+        return encoded
+
+
+def make_engine(bilm: BiLM, precision: Precision, engine: EngineName) -> tuple[Engine, Resolved]:
+    """An engine for a biLM where it is, and the precision that it has."""
+    weight = next(bilm.parameters())
+    if engine == "reference" or weight.device.type != "cpu" or weight.dtype != torch.float32:
+        if precision not in ("auto", "fp32"):
+            where = "the reference engine" if engine == "reference" else f"{weight.dtype} weights on {weight.device}"
+            raise ElmoError(f"precision {precision!r} is not to be had with {where}: give 'fp32'")
+        return ReferenceEngine(bilm), "fp32"
+    if precision == "auto":
+        precision = "bf16" if bilm.config.lstm.projection_dim >= _LARGE and supported("bf16") else "fp32"
+    return CpuEngine(bilm, precision), precision
