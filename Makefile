@@ -1,11 +1,13 @@
 # `make demo` and `make test` do all their own set-up, in .venv; the second time they are quick.
 PYTHON ?= python3
+PYTHON310 ?= python3.10
+PYTHON311 ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml README.md LICENSE
+SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
-.PHONY: demo test lint types wheel bench-footprint clean
+.PHONY: demo test lint types wheel bench-footprint bench-peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -24,6 +26,17 @@ wheel: dist/.built
 
 bench-footprint: $(VENV)/.installed
 	$(BIN)/python benchmarks/footprint.py
+
+bench-peers: $(VENV)/.dev $(VENV)/.installed .peers/.made
+	$(BIN)/python benchmarks/cpu_peers.py
+
+# AllenNLP's torch 1.12 needs numpy below 2, which it does not say.
+.peers/.made:
+	$(PYTHON310) -m venv .peers/allennlp
+	.peers/allennlp/bin/python -m pip --quiet install allennlp==2.10.1 'numpy<2'
+	$(PYTHON311) -m venv .peers/simple_elmo
+	.peers/simple_elmo/bin/python -m pip --quiet install simple_elmo==0.9.2 tensorflow-cpu==2.15.1
+	@touch $@
 
 clean:
 	rm -rf $(VENV) dist build

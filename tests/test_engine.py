@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +20,7 @@ from conftest import small_options
 from elmo.chars import words_to_ids
 from elmo.config import ModelConfig
 from elmo.engine import cpu as cpu_engine
-from elmo.engine import make_engine
+from elmo.engine import gates, make_engine
 from elmo.engine.cpu import CpuEngine, supported
 from elmo.errors import ElmoError
 from elmo.model import BiLM, State
@@ -111,6 +113,38 @@ def test_gates_computed_ahead_in_pieces_are_the_same(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cpu_engine, "_CONV_BUFFER", 1)
     ids = torch.from_numpy(words_to_ids(WORDS))
     torch.testing.assert_close(engine.encode(ids), bilm.encoder(ids), atol=1e-5, rtol=1e-5)
+
+
+class TestGates:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("clip", [None, 0.5])
+    @pytest.mark.parametrize("scale", [1.0, 100.0])
+    def test_the_compiled_pass_is_its_plain_twin(self, dtype: torch.dtype, clip: float | None, scale: float) -> None:
+        if gates.compiled() is None:
+            pytest.skip("this package was built without a compiler")
+        torch.manual_seed(0)
+        for rows, cells in ((1, 1), (3, 7), (5, 64), (2, 100)):
+            z, x = ((torch.randn(rows, 4 * cells) * scale).to(dtype) for _ in range(2))
+            cell = torch.randn(rows, cells)
+            ours, theirs = cell.clone(), cell.clone()
+            h_ours = gates.gates_compiled(z, x, ours, clip)
+            h_theirs = gates.gates_in_torch(z, x, theirs, clip)
+            assert h_ours.dtype == h_theirs.dtype == dtype
+            torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=0)
+            torch.testing.assert_close(h_ours, h_theirs, atol=2e-6 if dtype == torch.float32 else 8e-3, rtol=0)
+
+    def test_without_the_compiled_pass_the_engine_gives_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bilm = random_bilm(small_options(), 1)
+        x, mask, state = random_batch(bilm, [9, 3, 7, 1], longest=9)
+        engine = CpuEngine(bilm, "fp32")
+        before = engine.contextualise(x, mask, state).layers
+        monkeypatch.setattr(gates, "compiled", lambda: None)
+        torch.testing.assert_close(engine.contextualise(x, mask, state).layers, before, atol=1e-5, rtol=0)
+
+    @pytest.mark.skipif("ELMO_TEST_INSTALLED" not in os.environ, reason="the kernel is built with the wheel")
+    @pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler here")
+    def test_the_wheel_has_it_where_there_is_a_compiler(self) -> None:
+        assert gates.compiled() is not None
 
 
 class TestChoosing:

@@ -22,6 +22,7 @@ ROWS = [
     ["chars"],
     ["lstm"],
     ["model"],
+    ["engine.gates"],
     ["engine.cpu"],
     ["engine"],
     ["formats.bundle"],

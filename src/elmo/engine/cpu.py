@@ -2,9 +2,9 @@
 
 What makes it fast: weights are packed once for the products (oneDNN's blocked layouts; int8 with a scale a column), the
 input products of many steps are one product, rows are sorted by length so that a finished one leaves the batch and
-nothing is padding, the gates take one sigmoid over all four (`tanh(x) = 2 sigmoid(2x) - 1`, the 2 and the forget bias
-being packed into the weights), and the two directions run side by side where there are cores for both. Cell states
-are float32 in every precision.
+nothing is padding, the gates are one pass where the package was built with a compiler (`gates.py`; what it needs of
+constants is packed into the weights), and the two directions run side by side where there are cores for both. Cell
+states are float32 in every precision.
 
 Shapes: B rows, N tokens of all rows in the order of time steps, P projection, D cell, G = 4 * D gates.
 """
@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from elmo.chars import PAD
 from elmo.config import LSTMConfig
+from elmo.engine.gates import gates
 from elmo.errors import ElmoError
 from elmo.lstm import FORGET_BIAS, ProjectedLSTM
 from elmo.model import BiLM, BiLMOutput, CharEncoder, Highway, State
@@ -33,7 +34,7 @@ from elmo.model import BiLM, BiLMOutput, CharEncoder, Highway, State
 Precision = Literal["fp32", "bf16", "int8"]
 Product = Callable[[Tensor], Tensor]
 
-_GATE_BUFFER = 2**23  # gate values computed ahead of the loop
+_GATE_BUFFER = 2**21  # gate values computed ahead of the loop: large buffers cost page faults
 _CONV_BUFFER = 2**22  # outputs of the largest convolution at a time
 _ROWS_FOR_TWO_THREADS = 8  # below, a product is limited by reading its weights, and both directions would wait for it
 
@@ -43,7 +44,7 @@ def supported(precision: Precision) -> bool:
     if precision == "bf16":
         native: Any = getattr(torch.cpu, "_is_avx512_bf16_supported", torch.ops.mkldnn._is_mkldnn_bf16_supported)
         return bool(native())
-    return precision == "fp32" or "onednn" in torch.backends.quantized.supported_engines
+    return precision == "fp32" or "fbgemm" in torch.backends.quantized.supported_engines
 
 
 class CpuEngine:
@@ -179,18 +180,14 @@ class _LSTM:
                 until += 1
             gates_NG = self._inputs(x_NP[start:end])
             for n in rows[step:until]:
-                z_BG = self._recurrent(m_BP[:n]).add_(gates_NG[start - first : start - first + n])
-                m_BP[:n] = y_NP[start : start + n] = self._step(z_BG, c_BD[:n])
+                x_BG = gates_NG[start - first : start - first + n]
+                h_BD = gates(self._recurrent(m_BP[:n]), x_BG, c_BD[:n], self._cell_clip)
+                m_BP[:n] = y_NP[start : start + n] = self._project(h_BD)
                 start += n
             step = until
         return y_NP
 
-    def _step(self, z_BG: Tensor, c_BD: Tensor) -> Tensor:
-        i, j, f, o = z_BG.sigmoid_().chunk(4, dim=1)
-        c_BD.mul_(f).addcmul_(i, j, value=2).sub_(i)
-        if self._cell_clip is not None:
-            c_BD.clamp_(-self._cell_clip, self._cell_clip)
-        h_BD = torch.tanh(c_BD).mul_(o)
+    def _project(self, h_BD: Tensor) -> Tensor:
         if self._projection is None:
             return h_BD
         m_BP = self._projection(h_BD)
@@ -219,8 +216,8 @@ class _Encoder:
     def __call__(self, ids_NC: Tensor) -> Tensor:
         x_NF = self._convolved(ids_NC)
         for carry, transform in self._highways:
-            x_NF = torch.lerp(x_NF, transform(x_NF).relu_(), carry(x_NF).sigmoid_())
-        return x_NF if self._projection is None else self._projection(x_NF)
+            x_NF = torch.lerp(x_NF, transform(x_NF).relu_().float(), carry(x_NF).sigmoid_().float())
+        return x_NF if self._projection is None else self._projection(x_NF).float()
 
     def _convolved(self, ids_NC: Tensor) -> Tensor:
         """The largest of each filter over a word: `(N, C)` ids to `(N, F)`, words of like length together."""
@@ -245,12 +242,12 @@ class _Encoder:
             characters = F.embedding(ids_NC[:, :end], self._characters)  # (N, end, E)
             windows = characters.unfold(1, width, 1).transpose(2, 3).flatten(2)  # (N, places, width * E)
             places = product(windows.flatten(0, 1)).view(len(ids_NC), end - width + 1, -1)
-            largest.append(self._activation(places.amax(dim=1)))
+            largest.append(self._activation(places.amax(dim=1).float()))
         return torch.cat(largest, dim=1)
 
 
 def pack(weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> Product:
-    """Get a product ready: `x (N, I)` to `x weight + bias (N, O)`, float32 in and out."""
+    """Get a product ready: `x (N, I)` to `x weight + bias (N, O)`, which is bfloat16 where the precision is."""
     weight_OI = weight_IO.t().contiguous()
     if precision == "int8":
         return _pack_int8(weight_OI, bias_O)
@@ -260,7 +257,7 @@ def pack(weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> Prod
     run: Any = torch.ops.mkldnn._linear_pointwise
 
     def product(x_NI: Tensor) -> Tensor:
-        return run(x_NI.to(dtype), packed, bias, "none", [], "").float()  # type: ignore[no-any-return]
+        return cast(Tensor, run(x_NI.to(dtype), packed, bias, "none", [], ""))
 
     return product
 
@@ -269,7 +266,7 @@ def _pack_int8(weight_OI: Tensor, bias_O: Tensor | None) -> Product:
     scales = weight_OI.abs().amax(dim=1).clamp_min(1e-12) / 127
     engine = torch.backends.quantized.engine
     try:
-        torch.backends.quantized.engine = "onednn"
+        torch.backends.quantized.engine = "fbgemm"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch announces that these tensors will move to another package
             zeros = torch.zeros(len(scales), dtype=torch.long)
@@ -278,7 +275,9 @@ def _pack_int8(weight_OI: Tensor, bias_O: Tensor | None) -> Product:
     finally:
         torch.backends.quantized.engine = engine
     run: Any = torch.ops.quantized.linear_dynamic
-    return lambda x_NI: cast(Tensor, run(x_NI, packed, False))
+    # Without VNNI, pairs of products are summed in 16 bits: inputs of 7 bits then keep them from overflowing.
+    reduce_range = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
+    return lambda x_NI: cast(Tensor, run(x_NI, packed, reduce_range))
 
 
 def _linear(linear: torch.nn.Linear, precision: Precision) -> Product:
