@@ -203,6 +203,8 @@ class TestInfo:
         assert facts["layers"] == 3
         assert facts["dim"] == 10
         assert facts["states"] == ["zero", "carry"]
+        assert "fp32" in facts["precisions here"]
+        assert facts["auto precision"] == "fp32"  # a small model gains nothing from less
         weights = sum(p.numel() for p in elmo.load(folder).bilm.parameters())
         assert facts["parameters"] == weights - 4  # the mask's row is not a parameter
 

@@ -58,8 +58,8 @@ class Model(Bundle):
     def embedder(self, *, device: Device = None, **settings: Unpack[EmbedOptions]) -> Embedder:
         """The embedder for some settings; it is kept, with its word vectors, until the weights change.
 
-        One held elsewhere does not notice that: `embedder.cache.clear()` makes it forget the old word vectors. While
-        weights are trainable, none is kept.
+        One that is held elsewhere goes on with the weights that it was made with. While weights are trainable, none
+        is kept.
         """
         known = [f.name for f in fields(EmbedSettings)]
         if unknown := settings.keys() - set(known):

@@ -269,9 +269,13 @@ def _embed_to_stdout(embedder: Embedder, sentences: Iterator[list[str]], report:
 
 
 def _facts(model: Model, path: str | None) -> dict[str, Any]:
+    from elmo.engine import auto_precision
+    from elmo.engine.cpu import supported
+    from elmo.engine.gates import compiled
     from elmo.model import parameter_count
 
     config = model.config
+    precisions: tuple[Any, ...] = ("fp32", "bf16", "int8")
     lstm, cnn = config.lstm, config.char_cnn
     facts: dict[str, Any] = {
         "model": path or "embedded",
@@ -294,6 +298,8 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     facts["vocabulary"] = len(model.vocab) if model.vocab is not None else "none"
     facts["states"] = ["zero", "carry", *(["warm"] if model.warm is not None else [])]
     facts["learned mix"] = "yes" if model.mix is not None else "no (layers=mix is the average)"
-    facts["precision"] = "fp32"
+    facts["precisions here"] = [precision for precision in precisions if supported(precision)]
+    facts["auto precision"] = auto_precision(config)
+    facts["compiled kernel"] = "no" if compiled() is None else "yes"
     facts["language model head"] = "no"
     return facts

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from elmo.config import ModelConfig
 from elmo.engine.cpu import CpuEngine, supported
 from elmo.errors import ElmoError
 from elmo.model import BiLM, BiLMOutput, State
@@ -53,6 +54,10 @@ def make_engine(bilm: BiLM, precision: Precision, engine: EngineName) -> tuple[E
             where = "the reference engine" if engine == "reference" else f"{weight.dtype} weights on {weight.device}"
             raise ElmoError(f"precision {precision!r} is not to be had with {where}: give 'fp32'")
         return ReferenceEngine(bilm), "fp32"
-    if precision == "auto":
-        precision = "bf16" if bilm.config.lstm.projection_dim >= _LARGE and supported("bf16") else "fp32"
-    return CpuEngine(bilm, precision), precision
+    resolved = auto_precision(bilm.config) if precision == "auto" else precision
+    return CpuEngine(bilm, resolved), resolved
+
+
+def auto_precision(config: ModelConfig) -> Resolved:
+    """What "auto" takes for a model on this machine's CPU."""
+    return "bf16" if config.lstm.projection_dim >= _LARGE and supported("bf16") else "fp32"

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from elmo.chars import PAD
 from elmo.config import LSTMConfig
-from elmo.engine.gates import gates
+from elmo.engine.gates import fastest
 from elmo.errors import ElmoError
 from elmo.lstm import FORGET_BIAS, ProjectedLSTM
 from elmo.model import BiLM, BiLMOutput, CharEncoder, Highway, State
@@ -171,7 +171,9 @@ class _LSTM:
     def __call__(self, x_NP: Tensor, rows: list[int], m_BP: Tensor, c_BD: Tensor) -> Tensor:
         """Run over all steps; `m` and `c` are changed in place, each row up to its own end."""
         y_NP = torch.empty_like(x_NP)
+        gates = fastest()
         start = step = 0
+        m = m_BP  # of the rows that are still there
         while step < len(rows):
             first, end = start, start
             until = step
@@ -180,11 +182,15 @@ class _LSTM:
                 until += 1
             gates_NG = self._inputs(x_NP[start:end])
             for n in rows[step:until]:
+                if n < len(m):
+                    m_BP[n : len(m)] = m[n:]  # rows that have ended
+                    m = m[:n]
                 x_BG = gates_NG[start - first : start - first + n]
-                h_BD = gates(self._recurrent(m_BP[:n]), x_BG, c_BD[:n], self._cell_clip)
-                m_BP[:n] = y_NP[start : start + n] = self._project(h_BD)
+                m = self._project(gates(self._recurrent(m), x_BG, c_BD[:n], self._cell_clip))
+                y_NP[start : start + n] = m
                 start += n
             step = until
+        m_BP[: len(m)] = m
         return y_NP
 
     def _project(self, h_BD: Tensor) -> Tensor:
