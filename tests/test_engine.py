@@ -19,8 +19,8 @@ import elmo
 from conftest import small_options
 from elmo.chars import words_to_ids
 from elmo.config import ModelConfig
+from elmo.engine import ReferenceEngine, gates, make_engine
 from elmo.engine import cpu as cpu_engine
-from elmo.engine import gates, make_engine
 from elmo.engine.cpu import CpuEngine, supported
 from elmo.errors import ElmoError
 from elmo.model import BiLM, State
@@ -170,9 +170,12 @@ class TestChoosing:
         with pytest.raises(ElmoError, match="precision 'bf16' needs a CPU that has it"):
             model.embedder(precision="bf16")
 
-    def test_the_reference_is_always_there(self, model: elmo.Model) -> None:
+    def test_the_reference_is_always_there(self, model: elmo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert isinstance(model.embedder(layers="all")._engine, ReferenceEngine)  # a small model gains nothing
+        monkeypatch.setattr("elmo.engine._SMALL", 0)
         fast, slow = (model.embed(["the cat sat"], layers="all", engine=e)[0] for e in ("auto", "reference"))
         np.testing.assert_allclose(fast, slow, atol=1e-5)
+        assert isinstance(model.embedder(engine="reference")._engine, ReferenceEngine)
         with pytest.raises(ElmoError, match="precision 'int8' is not to be had with the reference engine"):
             model.embedder(engine="reference", precision="int8")
 

@@ -11,6 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 import elmo
+from elmo.engine import ReferenceEngine
+from elmo.engine.cpu import CpuEngine
 
 TOLERANCE = 2e-6
 
@@ -33,8 +35,14 @@ def expected(golden: Path, place: int) -> NDArray[np.float32]:
     return np.concatenate([forward, backward], axis=-1)
 
 
-def test_carried_state_gives_the_published_vectors(model: elmo.Model, sentences: list[list[str]], golden: Path) -> None:
-    top = model.embed(sentences, layers="top", state="carry", batch_size=3)
+@pytest.mark.parametrize("smallest", [0, 10**6])
+def test_carried_state_gives_the_published_vectors_from_either_engine(
+    model: elmo.Model, sentences: list[list[str]], golden: Path, smallest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmo.engine._SMALL", smallest)
+    embedder = elmo.Embedder(model, elmo.EmbedSettings(layers="top", state="carry", batch_size=3))
+    assert isinstance(embedder._engine, CpuEngine if smallest == 0 else ReferenceEngine)
+    top = list(embedder.embed_iter(sentences))
     differences = [np.abs(vectors - expected(golden, i)).max() for i, vectors in enumerate(top)]
     assert max(differences) <= TOLERANCE
 

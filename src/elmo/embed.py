@@ -69,7 +69,7 @@ class EmbedSettings:
     batch_size: int = 64
     """Rows of a batch where the state is carried."""
     engine: EngineName = "auto"
-    """"reference" takes the readable network instead of the fast one for the device."""
+    """"reference" takes the readable network instead of the fast one (which "auto" takes for all but small models)."""
 
     def __post_init__(self) -> None:
         """Refuse what is not known, by name."""

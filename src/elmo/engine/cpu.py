@@ -36,6 +36,7 @@ Product = Callable[[Tensor], Tensor]
 
 _GATE_BUFFER = 2**21  # gate values computed ahead of the loop: large buffers cost page faults
 _CONV_BUFFER = 2**22  # outputs of the largest convolution at a time
+_ROWS_AT_ONCE = 256  # in a product
 _ROWS_FOR_TWO_THREADS = 8  # below, a product is limited by reading its weights, and both directions would wait for it
 
 
@@ -263,9 +264,19 @@ def pack(weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> Prod
     run: Any = torch.ops.mkldnn._linear_pointwise
 
     def product(x_NI: Tensor) -> Tensor:
-        return cast(Tensor, run(x_NI.to(dtype), packed, bias, "none", [], ""))
+        rows = len(x_NI)
+        if rows > _ROWS_AT_ONCE:
+            return torch.cat([product(block) for block in torch.split(x_NI, _ROWS_AT_ONCE)])
+        padded = F.pad(x_NI.to(dtype), (0, 0, 0, _bucket(rows) - rows))
+        return cast(Tensor, run(padded, packed, bias, "none", [], ""))[:rows]
 
     return product
+
+
+def _bucket(rows: int) -> int:
+    """Rows rounded up, by an eighth at most: oneDNN keeps a kernel for each number of rows that it has met."""
+    unit = 1 << max(0, rows.bit_length() - 4)
+    return -(-rows // unit) * unit
 
 
 def _pack_int8(weight_OI: Tensor, bias_O: Tensor | None) -> Product:
