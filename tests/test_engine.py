@@ -165,6 +165,21 @@ class TestChoosing:
         monkeypatch.setattr("elmo.engine.supported", lambda precision: False)
         assert make_engine(large, "auto", "auto")[1] == "fp32"
 
+    def test_without_onednn_the_reference_does_it(self, model: elmo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("elmo.engine._SMALL", 0)
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        assert not supported("fp32")
+        assert not supported("bf16")
+        assert isinstance(model.embedder()._engine, ReferenceEngine)
+
+    def test_layers_and_states_that_do_not_fit_are_refused_as_by_the_reference(self, model: elmo.Model) -> None:
+        x, mask, state = random_batch(model.bilm, [2, 1], longest=2)
+        engine = CpuEngine(model.bilm, "fp32")
+        with pytest.raises(ElmoError, match="give some of 0 to 2"):
+            engine.contextualise(x, mask, state, layers=[3])
+        with pytest.raises(ElmoError, match="a state of 1 rows is given for a batch of 2"):
+            engine.contextualise(x, mask, state.take(1))
+
     def test_what_the_cpu_lacks_is_refused(self, model: elmo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cpu_engine, "supported", lambda precision: False)
         with pytest.raises(ElmoError, match="precision 'bf16' needs a CPU that has it"):

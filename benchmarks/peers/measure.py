@@ -33,7 +33,7 @@ def measure(name: str, embed: Embed, batch_sizes: list[int]) -> None:
     text, out, count, one_by_one = sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
     sentences = [line.split() for line in Path(text).read_text(encoding="utf-8").splitlines()][:count]
     check = embed(sentences[:CHECKED], CHECK_ROWS)
-    np.savez(out, *[np.asarray(v)[: len(s)] for v, s in zip(check, sentences[:CHECKED])])  # noqa: B905 - Python 3.8
+    np.savez(out, *[np.asarray(v)[: len(s)] for v, s in zip(check, sentences[:CHECKED], strict=True)])
     sample = sentences[: max(CHECKED, min(200, count // 5))]
     speeds = {size: words(sample) / seconds(partial(embed, sample, size)) for size in batch_sizes}
     best = max(speeds, key=lambda size: speeds[size])

@@ -275,7 +275,7 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     from elmo.model import parameter_count
 
     config = model.config
-    precisions: tuple[Any, ...] = ("fp32", "bf16", "int8")
+    faster: tuple[Any, ...] = ("bf16", "int8")
     lstm, cnn = config.lstm, config.char_cnn
     facts: dict[str, Any] = {
         "model": path or "embedded",
@@ -298,7 +298,7 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     facts["vocabulary"] = len(model.vocab) if model.vocab is not None else "none"
     facts["states"] = ["zero", "carry", *(["warm"] if model.warm is not None else [])]
     facts["learned mix"] = "yes" if model.mix is not None else "no (layers=mix is the average)"
-    facts["precisions here"] = [precision for precision in precisions if supported(precision)]
+    facts["precisions here"] = ["fp32", *(precision for precision in faster if supported(precision))]
     facts["auto precision"] = auto_precision(config)
     facts["compiled kernel"] = "no" if compiled() is None else "yes"
     facts["language model head"] = "no"

@@ -204,12 +204,7 @@ class BiLM(nn.Module):
 
         The state of a layer that is not computed comes out as it went in.
         """
-        wanted = tuple(range(self.config.n_layers)) if layers is None else tuple(layers)
-        if not wanted or not set(wanted) <= set(range(self.config.n_layers)):
-            raise ElmoError(f"layers {list(wanted)}: give some of 0 to {self.config.n_layers - 1}")
-        state = self.zero_state(len(x_BTP)) if state is None else state
-        if state.rows != len(x_BTP):
-            raise ElmoError(f"a state of {state.rows} rows is given for a batch of {len(x_BTP)}: see State.take")
+        wanted, state = self.checked(len(x_BTP), state, layers)
         lengths_B = mask_BT.sum(dim=1)
         top = max(wanted)
         forward, m_fwd, c_fwd = self._direction(self.forwards[:top], x_BTP, lengths_B, state.m[:, 0], state.c[:, 0])
@@ -226,6 +221,16 @@ class BiLM(nn.Module):
             mask=mask_BT,
             state=State(torch.stack([m_fwd, m_bwd], dim=1), torch.stack([c_fwd, c_bwd], dim=1)),
         )
+
+    def checked(self, rows: int, state: State | None, layers: Sequence[int] | None) -> tuple[tuple[int, ...], State]:
+        """The layers to compute and the state to start from, for a batch of `rows`; refuses what does not fit."""
+        wanted = tuple(range(self.config.n_layers)) if layers is None else tuple(layers)
+        if not wanted or not set(wanted) <= set(range(self.config.n_layers)):
+            raise ElmoError(f"layers {list(wanted)}: give some of 0 to {self.config.n_layers - 1}")
+        state = self.zero_state(rows) if state is None else state
+        if state.rows != rows:
+            raise ElmoError(f"a state of {state.rows} rows is given for a batch of {rows}: see State.take")
+        return wanted, state
 
     def _direction(
         self, lstms: nn.ModuleList, x_BTP: Tensor, lengths_B: Tensor, m_KBP: Tensor, c_KBD: Tensor

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from elmo.config import ModelConfig
 from elmo.engine.cpu import CpuEngine, supported
+from elmo.engine.cpu import Precision as Resolved
 from elmo.errors import ElmoError
 from elmo.model import BiLM, BiLMOutput, State
 
 EngineName = Literal["auto", "reference"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
-Resolved = Literal["fp32", "bf16", "int8"]
 
 _SMALL = 128  # projection; below, a model gains little, and oneDNN's kernels would take more memory than it does
 _LARGE = 256  # projection; below, a CPU is as fast in float32 as in bfloat16
@@ -56,7 +56,7 @@ def make_engine(bilm: BiLM, precision: Precision, engine: EngineName) -> tuple[E
             raise ElmoError(f"precision {precision!r} is not to be had with {where}: give 'fp32'")
         return ReferenceEngine(bilm), "fp32"
     resolved = auto_precision(bilm.config) if precision == "auto" else precision
-    if resolved == "fp32" and bilm.config.lstm.projection_dim < _SMALL:
+    if resolved == "fp32" and (bilm.config.lstm.projection_dim < _SMALL or not supported("fp32")):
         return ReferenceEngine(bilm), resolved
     return CpuEngine(bilm, resolved), resolved
 

@@ -41,10 +41,12 @@ _ROWS_FOR_TWO_THREADS = 8  # below, a product is limited by reading its weights,
 
 
 def supported(precision: Precision) -> bool:
-    """Whether this CPU has what a precision needs."""
+    """Whether this CPU, and PyTorch's build for it, have what a precision needs here."""
+    onednn: Any = torch.backends.mkldnn
+    if not onednn.is_available():
+        return False
     if precision == "bf16":
-        native: Any = getattr(torch.cpu, "_is_avx512_bf16_supported", torch.ops.mkldnn._is_mkldnn_bf16_supported)
-        return bool(native())
+        return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
     return precision == "fp32" or "fbgemm" in torch.backends.quantized.supported_engines
 
 
@@ -75,8 +77,7 @@ class CpuEngine:
         self, x_BTP: Tensor, mask_BT: Tensor, state: State | None = None, *, layers: Sequence[int] | None = None
     ) -> BiLMOutput:
         """Do what `BiLM.contextualise` does."""
-        wanted = tuple(range(self._config.n_layers)) if layers is None else tuple(layers)
-        state = self._bilm.zero_state(len(x_BTP)) if state is None else state
+        wanted, state = self._bilm.checked(len(x_BTP), state, layers)
         steps = _Steps.of(mask_BT)
         top = max(wanted)
         flat = x_BTP.flatten(0, 1).float()
