@@ -12,12 +12,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# No -ffast-math: it would undo the rounding trick in the exponential.
-FLAGS = ["-O3", "-std=c11", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC"]
+FLAGS = ["-O3", "-std=gnu11", "-fno-math-errno", "-shared", "-fPIC"]
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[type-arg,misc]  # hatchling is there only while building
-    """Compiles `engine/_gates.c` beside its module in the wheel."""
+    """Compiles `engine/_kernels.c` beside its module in the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and say in the wheel's tag for which platform; the library is of no Python version."""
@@ -25,12 +24,12 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg,misc]  # hatchlin
         if compiler is None or os.name != "posix" or "ELMO_NO_KERNEL" in os.environ:
             return
         self._folder = tempfile.TemporaryDirectory()
-        target = Path(self._folder.name) / "_gates.so"
-        source = Path(self.root) / "src" / "elmo" / "engine" / "_gates.c"
+        target = Path(self._folder.name) / "_kernels.so"
+        source = Path(self.root) / "src" / "elmo" / "engine" / "_kernels.c"
         done = subprocess.run([compiler, *FLAGS, str(source), "-o", str(target)], capture_output=True, text=True)
         if done.returncode != 0:
             self.app.display_warning(f"the optional kernel was not built:\n{done.stderr}")
             return
-        build_data["force_include"][str(target)] = "elmo/engine/_gates.so"
+        build_data["force_include"][str(target)] = "elmo/engine/_kernels.so"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

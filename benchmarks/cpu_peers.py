@@ -41,7 +41,7 @@ def make_model(folder: Path, size: str) -> None:
         ),
         char_cnn=elmo.CharCNNConfig(filters=FILTERS, n_highway=highways),
     )
-    elmo.save(elmo.Model(bilm=elmo.BiLM(config).eval()), folder, format="bilm-tf")
+    elmo.save(elmo.Model.of(elmo.BiLM(config).eval()), folder, format="bilm-tf")
 
 
 def write_sentences(path: Path, source: Path, count: int) -> int:

@@ -23,7 +23,7 @@ config = elmo.ModelConfig(
     lstm=elmo.LSTMConfig(dim=4096, projection_dim=512, cell_clip=3.0, proj_clip=3.0, use_skip_connections=True),
     char_cnn=elmo.CharCNNConfig(filters=filters, n_highway=2),
 )
-model = elmo.Model(bilm=elmo.BiLM(config).eval())
+model = elmo.Model.of(elmo.BiLM(config).eval())
 elmo.save(model, sys.argv[1] + "/native")
 elmo.save(model, sys.argv[1] + "/bilm-tf", format="bilm-tf")
 """

@@ -31,7 +31,7 @@ def main() -> None:
         )
     )
     target = Path(__file__).parents[1] / "src" / "elmo" / "models" / "default"
-    elmo.save(elmo.Model(bilm=bilm.eval(), card=CARD), target, overwrite=True)
+    elmo.save(elmo.Model.of(bilm.eval(), card=CARD), target, overwrite=True)
     print(f"{target.relative_to(Path.cwd())}: {sum(p.numel() for p in bilm.parameters()):,} parameters")
 
 

@@ -210,11 +210,11 @@ class TestStreams:
         padded = used = 0
         for group in embedder.groups(sentences):
             for batch in embedder._batches(group):
-                lengths = [len(group[i]) + 2 for i in batch]
+                lengths = [len(group[i]) for i in batch]
                 padded += len(lengths) * max(lengths)
                 used += sum(lengths)
                 assert len(lengths) * max(lengths) <= 2048
-        assert used == sum(len(s) + 2 for s in sentences)
+        assert used == sum(len(s) for s in sentences)
         assert padded < 1.1 * used
 
     def test_a_very_long_sentence_works(self, model: elmo.Model) -> None:
@@ -277,13 +277,13 @@ class TestWordCache:
             after = model.embed(["cat"])[0]
             assert np.abs(after - before).max() > 1e-2
             expected = model.bilm(model.bilm.with_boundaries(model.batch_to_ids(["cat"]))).layers.mean(0)[0, 1:-1]
-            np.testing.assert_allclose(after, expected.detach(), atol=1e-6)
+            np.testing.assert_allclose(after, expected.detach(), atol=1e-5)
             before = after
 
     def test_several_threads_may_use_one_model(self, model: elmo.Model) -> None:
         sentences = [[f"{word}{i % 50}" for word in WORDS[: i % 9]] for i in range(200)]
-        expected = elmo.Model(bilm=model.bilm).embed(sentences)
-        shared = elmo.Model(bilm=model.bilm)
+        expected = elmo.Model.of(model.bilm).embed(sentences)
+        shared = elmo.Model.of(model.bilm)
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1e-5)
         try:
@@ -304,7 +304,7 @@ def test_a_model_can_be_copied_and_sent_to_another_process(model: elmo.Model) ->
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_model_in_another_precision_embeds_from_every_state(model: elmo.Model, dtype: torch.dtype) -> None:
-    other = elmo.Model(bilm=copy.deepcopy(model.bilm).to(dtype), warm=model.warmed(["the cat"]).warm)
+    other = elmo.Model.of(copy.deepcopy(model.bilm).to(dtype), warm=model.warmed(["the cat"]).warm)
     for state in ("zero", "carry", "warm"):
         vectors = other.embed(["the cat", "sat"], state=state, batch_size=1)[1]
         assert vectors.dtype == np.float32
@@ -313,13 +313,13 @@ def test_a_model_in_another_precision_embeds_from_every_state(model: elmo.Model,
 
 def test_a_mix_with_layer_norm_is_no_part_of_a_model(model: elmo.Model) -> None:
     with pytest.raises(ElmoError, match="normalises over a batch"):
-        elmo.Model(bilm=model.bilm, mix=elmo.ScalarMix(3, layer_norm=True))
+        elmo.Model.of(model.bilm, mix=elmo.ScalarMix(3, layer_norm=True))
 
 
 def test_a_warm_state_of_another_model_is_refused(model: elmo.Model) -> None:
     state = model.bilm.zero_state(2)
     with pytest.raises(ElmoError, match=r"warm\.m has shape"):
-        elmo.Model(bilm=model.bilm, warm=state)
+        elmo.Model.of(model.bilm, warm=state)
 
 
 class TestMistakes:

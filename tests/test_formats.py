@@ -195,7 +195,7 @@ class TestNative:
         with torch.no_grad():
             mix.weights.copy_(torch.tensor([1.0, 2.0, 3.0]))
         plain = elmo.load(model_folder)
-        model = elmo.Model(bilm=plain.bilm, mix=mix, card="# Mine\n").warmed(["some text", "and more"])
+        model = elmo.Model.of(plain.bilm, mix=mix, card="# Mine\n").warmed(["some text", "and more"])
         elmo.save(model, tmp_path / "n")
         again = elmo.load(tmp_path / "n")
         assert again.card == "# Mine\n"
@@ -235,7 +235,7 @@ class TestNative:
             (weights | {"extra": torch.zeros(1)}, "has unexpected extra"),
             (weights | {name: torch.zeros(2, 2)}, rf"{name} has shape \(2, 2\)"),
             (weights | {name: torch.full_like(weights[name], torch.nan)}, f"{name} holds NaN"),
-            (weights | {name: weights[name].int()}, f"{name} is of type torch.int32"),
+            (weights | {name: weights[name].int()}, f"{name} is of type I32"),
         ):
             save_file(changed, native / "model.safetensors")
             with pytest.raises(ElmoError, match=message):

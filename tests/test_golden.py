@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import elmo
-from elmo.engine import ReferenceEngine
+from elmo.engine.compiled import compiled
 from elmo.engine.cpu import CpuEngine
 
 TOLERANCE = 2e-6
@@ -35,13 +35,15 @@ def expected(golden: Path, place: int) -> NDArray[np.float32]:
     return np.concatenate([forward, backward], axis=-1)
 
 
-@pytest.mark.parametrize("smallest", [0, 10**6])
-def test_carried_state_gives_the_published_vectors_from_either_engine(
-    model: elmo.Model, sentences: list[list[str]], golden: Path, smallest: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["reference", "compiled", "plain"])
+def test_carried_state_gives_the_published_vectors_from_every_engine(
+    model: elmo.Model, sentences: list[list[str]], golden: Path, kind: str
 ) -> None:
-    monkeypatch.setattr("elmo.engine._SMALL", smallest)
-    embedder = elmo.Embedder(model, elmo.EmbedSettings(layers="top", state="carry", batch_size=3))
-    assert isinstance(embedder._engine, CpuEngine if smallest == 0 else ReferenceEngine)
+    if kind == "compiled" and not compiled("fp32"):
+        pytest.skip("no kernels here")
+    embedder = elmo.Embedder(model, elmo.EmbedSettings(layers="top", state="carry", batch_size=3, engine="reference"))
+    if kind != "reference":
+        embedder._engine = CpuEngine(model.config, model.network.read, "fp32", plainly=kind == "plain")
     top = list(embedder.embed_iter(sentences))
     differences = [np.abs(vectors - expected(golden, i)).max() for i, vectors in enumerate(top)]
     assert max(differences) <= TOLERANCE

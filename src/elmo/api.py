@@ -65,9 +65,9 @@ class Model(Bundle):
         if unknown := settings.keys() - set(known):
             raise ElmoError(f"unknown setting {min(unknown)!r}: known are {', '.join(known)}")
         asked = EmbedSettings(**settings)
-        if any(weight.requires_grad for weight in self.bilm.parameters()):
+        if self.network.loaded and any(weight.requires_grad for weight in self.bilm.parameters()):
             return Embedder(self, asked, device=device)
-        key = (asked, str(device), _fingerprint(self.bilm))
+        key = (asked, str(device), _fingerprint(self.bilm) if self.network.loaded else None)
         with _LOCK:
             if key not in self._embedders:
                 while len(self._embedders) >= _EMBEDDERS_KEPT:

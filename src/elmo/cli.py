@@ -270,8 +270,8 @@ def _embed_to_stdout(embedder: Embedder, sentences: Iterator[list[str]], report:
 
 def _facts(model: Model, path: str | None) -> dict[str, Any]:
     from elmo.engine import auto_precision
+    from elmo.engine.compiled import compiled
     from elmo.engine.cpu import supported
-    from elmo.engine.gates import compiled
     from elmo.model import parameter_count
 
     config = model.config
@@ -300,6 +300,6 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     facts["learned mix"] = "yes" if model.mix is not None else "no (layers=mix is the average)"
     facts["precisions here"] = ["fp32", *(precision for precision in faster if supported(precision))]
     facts["auto precision"] = auto_precision(config)
-    facts["compiled kernel"] = "no" if compiled() is None else "yes"
+    facts["compiled kernels"] = [p for p in ("fp32", *faster) if compiled(p)] or "no"
     facts["language model head"] = "no"
     return facts

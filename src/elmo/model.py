@@ -129,6 +129,13 @@ class State:
         """The rows of several states, one after the other."""
         return State(torch.cat([state.m for state in states], dim=2), torch.cat([state.c for state in states], dim=2))
 
+    @staticmethod
+    def zeros(config: ModelConfig, rows: int, like: Tensor | None = None) -> State:
+        """The state of rows that have read nothing, on the device and in the precision of a tensor."""
+        shape = (config.lstm.n_layers, 2, rows)
+        like = torch.empty(0) if like is None else like
+        return State(like.new_zeros(*shape, config.lstm.projection_dim), like.new_zeros(*shape, config.lstm.dim))
+
     def take(self, rows: int) -> State:
         """The first `rows` rows; where there are fewer, zeros (a sentence with nothing before it) are added."""
         more = max(0, rows - self.rows)
@@ -204,7 +211,8 @@ class BiLM(nn.Module):
 
         The state of a layer that is not computed comes out as it went in.
         """
-        wanted, state = self.checked(len(x_BTP), state, layers)
+        state = self.zero_state(len(x_BTP)) if state is None else state
+        wanted, state = checked(self.config, len(x_BTP), state, layers)
         lengths_B = mask_BT.sum(dim=1)
         top = max(wanted)
         forward, m_fwd, c_fwd = self._direction(self.forwards[:top], x_BTP, lengths_B, state.m[:, 0], state.c[:, 0])
@@ -222,16 +230,6 @@ class BiLM(nn.Module):
             state=State(torch.stack([m_fwd, m_bwd], dim=1), torch.stack([c_fwd, c_bwd], dim=1)),
         )
 
-    def checked(self, rows: int, state: State | None, layers: Sequence[int] | None) -> tuple[tuple[int, ...], State]:
-        """The layers to compute and the state to start from, for a batch of `rows`; refuses what does not fit."""
-        wanted = tuple(range(self.config.n_layers)) if layers is None else tuple(layers)
-        if not wanted or not set(wanted) <= set(range(self.config.n_layers)):
-            raise ElmoError(f"layers {list(wanted)}: give some of 0 to {self.config.n_layers - 1}")
-        state = self.zero_state(rows) if state is None else state
-        if state.rows != rows:
-            raise ElmoError(f"a state of {state.rows} rows is given for a batch of {rows}: see State.take")
-        return wanted, state
-
     def _direction(
         self, lstms: nn.ModuleList, x_BTP: Tensor, lengths_B: Tensor, m_KBP: Tensor, c_KBD: Tensor
     ) -> tuple[list[Tensor], Tensor, Tensor]:
@@ -247,12 +245,7 @@ class BiLM(nn.Module):
 
     def zero_state(self, rows: int) -> State:
         """The state of rows that have read nothing."""
-        kernel = self.forwards[0].kernel
-        assert isinstance(kernel, Tensor)
-        shape = (self.config.lstm.n_layers, 2, rows)
-        return State(
-            kernel.new_zeros(*shape, self.config.lstm.projection_dim), kernel.new_zeros(*shape, self.config.lstm.dim)
-        )
+        return State.zeros(self.config, rows, next(self.forwards.parameters()).detach())
 
     def with_boundaries(self, ids: Tensor) -> Tensor:
         """Put `<S>` before and `</S>` behind each sentence: `(B, T, ...)` to `(B, T + 2, ...)`."""
@@ -267,6 +260,19 @@ class BiLM(nn.Module):
         padded[:, 0] = begin
         padded[torch.arange(len(ids), device=ids.device), lengths_B + 1] = end
         return padded
+
+
+def checked(
+    config: ModelConfig, rows: int, state: State | None, layers: Sequence[int] | None
+) -> tuple[tuple[int, ...], State]:
+    """The layers to compute and the state to start from, for a batch of `rows`; refuses what does not fit."""
+    wanted = tuple(range(config.n_layers)) if layers is None else tuple(layers)
+    if not wanted or not set(wanted) <= set(range(config.n_layers)):
+        raise ElmoError(f"layers {list(wanted)}: give some of 0 to {config.n_layers - 1}")
+    state = State.zeros(config, rows) if state is None else state
+    if state.rows != rows:
+        raise ElmoError(f"a state of {state.rows} rows is given for a batch of {rows}: see State.take")
+    return wanted, state
 
 
 class ScalarMix(nn.Module):

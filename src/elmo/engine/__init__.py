@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor
 
 from elmo.config import ModelConfig
+from elmo.engine import compiled
 from elmo.engine.cpu import CpuEngine, supported
-from elmo.engine.cpu import Precision as Resolved
+from elmo.engine.precision import Precision as Resolved
 from elmo.errors import ElmoError
 from elmo.model import BiLM, BiLMOutput, State
 
 EngineName = Literal["auto", "reference"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 
-_SMALL = 128  # projection; below, a model gains little, and oneDNN's kernels would take more memory than it does
+_SMALL = 128  # projection; below, PyTorch's products gain little, and oneDNN's kernels take more memory than a model
 _LARGE = 256  # projection; below, a CPU is as fast in float32 as in bfloat16
 
 
@@ -28,9 +28,35 @@ class Engine(Protocol):
         """Word vectors without context: `(N, C)` character ids, `(N,)` word ids, to `(N, P)`."""
 
     def contextualise(
-        self, x_BTP: Tensor, mask_BT: Tensor, state: State | None = None, *, layers: Sequence[int] | None = None
+        self, words_WP: Tensor, places_BT: Tensor, state: State | None = None, *, layers: Sequence[int] | None = None
     ) -> BiLMOutput:
-        """The function of `BiLM.contextualise`."""
+        """The function of `BiLM.contextualise`, of words in their places.
+
+        Args:
+            words_WP: vectors of distinct words.
+            places_BT: which of them each token is; -1 behind the last.
+            state: what to start from; zeros if not given.
+            layers: which layers to compute and return, in this order; all if not given.
+        """
+
+
+class Source(Protocol):
+    """Where an engine gets a network from: its weights one by one, or the whole."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """What it is made of."""
+
+    @property
+    def bilm(self) -> BiLM:
+        """It, in memory."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether its weights are float32 on the CPU."""
+
+    def read(self, name: str, rows: slice) -> Tensor:
+        """Some rows of a weight, by its name in the network's `state_dict`."""
 
 
 class ReferenceEngine:
@@ -39,26 +65,32 @@ class ReferenceEngine:
     def __init__(self, bilm: BiLM) -> None:
         """Use a network as it is."""
         self._bilm = bilm
-        self.contextualise = bilm.contextualise
 
     def encode(self, ids: Tensor) -> Tensor:
         """Word vectors without context: `(N, C)` character ids, `(N,)` word ids, to `(N, P)`."""
         encoded: Tensor = self._bilm.encoder(ids)
         return encoded
 
+    def contextualise(
+        self, words_WP: Tensor, places_BT: Tensor, state: State | None = None, *, layers: Sequence[int] | None = None
+    ) -> BiLMOutput:
+        """Do what `Engine.contextualise` says."""
+        return self._bilm.contextualise(words_WP[places_BT.clamp_min(0)], places_BT >= 0, state, layers=layers)
 
-def make_engine(bilm: BiLM, precision: Precision, engine: EngineName) -> tuple[Engine, Resolved]:
+
+def make_engine(source: Source, precision: Precision, engine: EngineName) -> tuple[Engine, Resolved]:
     """An engine for a biLM where it is, and the precision that it has."""
-    weight = next(bilm.parameters())
-    if engine == "reference" or weight.device.type != "cpu" or weight.dtype != torch.float32:
+    if engine == "reference" or not source.on_cpu:
         if precision not in ("auto", "fp32"):
+            weight = next(source.bilm.parameters())
             where = "the reference engine" if engine == "reference" else f"{weight.dtype} weights on {weight.device}"
             raise ElmoError(f"precision {precision!r} is not to be had with {where}: give 'fp32'")
-        return ReferenceEngine(bilm), "fp32"
-    resolved = auto_precision(bilm.config) if precision == "auto" else precision
-    if resolved == "fp32" and (bilm.config.lstm.projection_dim < _SMALL or not supported("fp32")):
-        return ReferenceEngine(bilm), resolved
-    return CpuEngine(bilm, resolved), resolved
+        return ReferenceEngine(source.bilm), "fp32"
+    resolved = auto_precision(source.config) if precision == "auto" else precision
+    small = source.config.lstm.projection_dim < _SMALL
+    if resolved == "fp32" and not compiled.compiled("fp32") and (small or not supported("fp32")):
+        return ReferenceEngine(source.bilm), resolved
+    return CpuEngine(source.config, source.read, resolved), resolved
 
 
 def auto_precision(config: ModelConfig) -> Resolved:

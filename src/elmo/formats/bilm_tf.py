@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from elmo.files import new_hdf5
 from elmo.formats.bundle import (
     VOCAB_FILE,
     Bundle,
+    Network,
     check_finite,
     check_names,
     check_shape,
@@ -30,6 +32,7 @@ from elmo.formats.bundle import (
     fill_bilm,
     vocab_in,
 )
+from elmo.formats.stored import Place, StoredWeights
 from elmo.vocab import Vocabulary
 
 OPTIONS = "options.json"
@@ -87,15 +90,15 @@ def _lstm_rows(config: ModelConfig) -> Iterator[Row]:
                 yield Row(f"{theirs}/W_P_0", f"{ours}.projection", (lstm.dim, lstm.projection_dim))
 
 
-def to_ours(array: np.ndarray[Any, np.dtype[np.float32]], layout: Layout) -> Tensor:
+def to_ours(weight: Tensor, *, layout: Layout) -> Tensor:
     """Lay a weight of theirs out as ours."""
     if layout == "transposed":
-        array = array.T
-    elif layout == "convolution":  # (1, width, characters, number) to (number, characters, width)
-        array = array[0].transpose(2, 1, 0)
-    elif layout == "table":  # row 0 is the mask's
-        array = np.concatenate([np.zeros_like(array[:1]), array])
-    return torch.from_numpy(np.ascontiguousarray(array))
+        return weight.t()
+    if layout == "convolution":  # (1, width, characters, number) to (number, characters, width)
+        return weight[0].permute(2, 1, 0)
+    if layout == "table":  # row 0 is the mask's
+        return torch.cat([torch.zeros_like(weight[:1]), weight])
+    return weight
 
 
 def to_theirs(tensor: Tensor, layout: Layout) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -116,19 +119,18 @@ def read(weights: Path, options: Path, vocab: Path | None = None) -> Bundle:
             config = ModelConfig.from_options(raw_options, n_words=_rows_of_word_table(file))
         except ElmoError as error:
             raise ElmoError(f"{options}: {error}") from error
-        bilm = fill_bilm(empty_bilm(config), dict(_read_weights(file, config, weights)))
+        network = _read_network(file, config, weights)
     words = vocab_in(weights.parent, config) if vocab is None else Vocabulary.read(vocab)
-    return Bundle(bilm=bilm, vocab=words, source="bilm-tf")
+    return Bundle(network=network, vocab=words, source="bilm-tf")
 
 
 def write(bundle: Bundle, folder: Path) -> None:
     """Write `options.json`, `weights.hdf5` and, where there is one, `vocab.txt` into an existing folder."""
     config = bundle.config
     (folder / OPTIONS).write_text(json.dumps(config.to_options(), indent=2) + "\n", encoding="utf-8")
-    ours = bundle.bilm.state_dict()
     with new_hdf5(folder / WEIGHTS) as (file, check):
         for row in table(config):
-            file.create_dataset(row.theirs, data=to_theirs(ours[row.ours], row.layout), dtype="float32")
+            file.create_dataset(row.theirs, data=to_theirs(bundle.network.read(row.ours), row.layout), dtype="float32")
             check()
     if bundle.vocab is not None:
         bundle.vocab.write(folder / VOCAB_FILE)
@@ -158,17 +160,29 @@ def _rows_of_word_table(file: h5py.File) -> int | None:
     return words.shape[0] if isinstance(words, h5py.Dataset) and words.ndim == 2 else None
 
 
-def _read_weights(file: h5py.File, config: ModelConfig, path: Path) -> Iterator[tuple[str, Tensor]]:
+def _read_network(file: h5py.File, config: ModelConfig, path: Path) -> Network:
+    """Check every weight, and leave those that are stored plainly, as all published ones are, where they are."""
     rows = table(config)
     check_names(set(_datasets(file)), {row.theirs for row in rows}, path)
+    places: dict[str, Place] = {}
     for row in rows:
         dataset = file[row.theirs]
         check_shape(row.theirs, dataset.shape, row.shape, path)
         if dataset.dtype.kind != "f" or dataset.external or dataset.is_virtual:
             raise ElmoError(f"{path}: {row.theirs} is not a plain table of floating-point numbers")
-        tensor = to_ours(dataset[...].astype(np.float32, copy=False), row.layout)
-        check_finite(row.theirs, tensor, path)
-        yield row.ours, tensor
+        check_finite(row.theirs, _whole(dataset), path)
+        offset = dataset.id.get_offset()  # None where it is compressed or in pieces
+        if offset is not None and dataset.dtype == np.dtype("<f4"):
+            layout = None if row.layout == "same" else partial(to_ours, layout=row.layout)
+            places[row.ours] = Place(offset, row.shape, torch.float32, layout)
+    if len(places) == len(rows):
+        return Network(config, stored=StoredWeights(path, places))
+    weights = {row.ours: to_ours(_whole(file[row.theirs]), layout=row.layout).contiguous() for row in rows}
+    return Network(config, bilm=fill_bilm(empty_bilm(config), weights))
+
+
+def _whole(dataset: h5py.Dataset) -> Tensor:
+    return torch.from_numpy(dataset[...].astype(np.float32, copy=False))
 
 
 def _datasets(file: h5py.File) -> list[str]:

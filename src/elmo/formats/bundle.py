@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,12 +19,73 @@ from elmo.vocab import Vocabulary
 VOCAB_FILE = "vocab.txt"
 
 
+Read = Callable[[str, slice], Tensor]
+"""Some rows of a weight, by the name it has in `BiLM.state_dict`."""
+
+
+class Network:
+    """A biLM: in a file until it is needed in memory, as an engine packs its weights one by one for itself.
+
+    Once in memory it stays there, and may be trained; its weights in the file no longer count.
+    """
+
+    def __init__(self, config: ModelConfig, *, bilm: BiLM | None = None, stored: Read | None = None) -> None:
+        """Hold a biLM, or what reads its weights, checked before, from a file."""
+        if (bilm is None) == (stored is None):
+            raise TypeError("give a biLM or what reads its weights")
+        self.config = config
+        self._bilm = bilm
+        self._stored = stored
+        self._lock = threading.Lock()
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it is in memory."""
+        return self._bilm is not None
+
+    @property
+    def bilm(self) -> BiLM:
+        """It, in memory; frozen and in evaluation mode where it comes from a file."""
+        with self._lock:
+            if self._bilm is None:
+                assert self._stored is not None
+                bilm = empty_bilm(self.config)
+                weights = {name: self._stored(name, slice(None)) for name in bilm.state_dict()}
+                self._bilm = fill_bilm(bilm, weights)
+                self._stored = None
+            return self._bilm
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether its weights are float32 on the CPU."""
+        if self._bilm is None:
+            return True
+        weight = next(self._bilm.parameters())
+        return weight.device.type == "cpu" and weight.dtype == torch.float32
+
+    def read(self, name: str, rows: slice = slice(None)) -> Tensor:
+        """Some rows of a weight, by its name in `BiLM.state_dict`."""
+        stored = self._stored
+        if stored is not None:
+            return stored(name, rows)
+        weight: Tensor = self.bilm.get_parameter(name).detach()
+        return weight[rows]
+
+    def __reduce__(self) -> Any:
+        """What is copied and pickled: the network in memory, as the file may not be there."""
+        return _network_of, (self.bilm,)
+
+
+def _network_of(bilm: BiLM) -> Network:
+    return Network(bilm.config, bilm=bilm)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bundle:
     """A biLM and what may come with it."""
 
-    bilm: BiLM
-    """The network; frozen and in evaluation mode where it was loaded from a file."""
+    network: Network
+    """The biLM, in memory or in a file."""
     vocab: Vocabulary | None = None
     """Its words: needed by a model that reads words instead of characters."""
     warm: State | None = None
@@ -54,10 +117,20 @@ class Bundle:
             check_shape("warm.m", self.warm.m.shape, (*shape, config.lstm.projection_dim), "the model")
             check_shape("warm.c", self.warm.c.shape, (*shape, config.lstm.dim), "the model")
 
+    @classmethod
+    def of(cls, bilm: BiLM, **parts: Any) -> Self:
+        """A biLM in memory, and the other fields."""
+        return cls(network=_network_of(bilm), **parts)
+
+    @property
+    def bilm(self) -> BiLM:
+        """The network, in memory from now on; frozen and in evaluation mode where it was loaded from a file."""
+        return self.network.bilm
+
     @property
     def config(self) -> ModelConfig:
         """What the network is made of."""
-        return self.bilm.config
+        return self.network.config
 
     @property
     def words(self) -> Vocabulary:

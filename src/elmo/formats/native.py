@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,13 +16,14 @@ from elmo.errors import ElmoError
 from elmo.formats.bundle import (
     VOCAB_FILE,
     Bundle,
+    Network,
     check_finite,
     check_names,
     check_shape,
     empty_bilm,
-    fill_bilm,
     vocab_in,
 )
+from elmo.formats.stored import Place, StoredWeights
 from elmo.model import ScalarMix, State
 
 CONFIG = "config.json"
@@ -30,6 +32,7 @@ CARD = "README.md"
 FILES = (CONFIG, WEIGHTS, CARD, VOCAB_FILE)
 
 _MARK = {"format": "elmo", "version": 1}
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def is_native(folder: Path) -> bool:
@@ -49,18 +52,17 @@ def read(folder: Path) -> Bundle:
         config = ModelConfig.from_options(raw)
     except ElmoError as error:
         raise ElmoError(f"{folder / CONFIG}: {error}") from error
-    bilm = empty_bilm(config)
-    expected = {f"bilm.{name}": tuple(weight.shape) for name, weight in bilm.state_dict().items()}
+    expected = {f"bilm.{name}": tuple(weight.shape) for name, weight in empty_bilm(config).state_dict().items()}
     parts = raw.get("parts", [])
     if not isinstance(parts, list):
         raise ElmoError(f"{folder / CONFIG}: parts is {parts!r:.50}: a list is expected")
     for part in parts:
         expected |= _part_shapes(part, config)
-    weights = _read_weights(folder / WEIGHTS, expected)
-    fill_bilm(bilm, {name.removeprefix("bilm."): w for name, w in weights.items() if name.startswith("bilm.")})
+    stored = _open_weights(folder / WEIGHTS, expected)
+    weights = {name: stored(name) for name in expected if not name.startswith("bilm.")}
     card = folder / CARD
     return Bundle(
-        bilm=bilm,
+        network=Network(config, stored=lambda name, rows: stored(f"bilm.{name}", rows)),
         vocab=vocab_in(folder, config),
         warm=State(weights["warm.m"], weights["warm.c"]) if "warm.m" in weights else None,
         mix=_mix(weights),
@@ -71,7 +73,7 @@ def read(folder: Path) -> Bundle:
 
 def write(bundle: Bundle, folder: Path) -> None:
     """Write a model into an existing folder."""
-    weights = {f"bilm.{name}": weight for name, weight in bundle.bilm.state_dict().items()}
+    weights = {f"bilm.{name}": bundle.network.read(name) for name in empty_bilm(bundle.config).state_dict()}
     parts = []
     if bundle.warm is not None:
         parts.append("warm")
@@ -103,24 +105,35 @@ def _part_shapes(part: str, config: ModelConfig) -> dict[str, tuple[int, ...]]:
     raise ElmoError(f"{CONFIG} names the part {part!r}; 'warm' and 'mix' are known")
 
 
-def _read_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    weights: dict[str, Tensor] = {}
+def _open_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> StoredWeights:
+    """Check every weight, and leave them where they are."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="pt") as file:  # refuses a damaged header, weights that overlap and the like
             check_names(set(file.keys()), set(expected), path)
             for name, shape in expected.items():
                 check_shape(name, tuple(file.get_slice(name).get_shape()), shape, path)
-                weights[name] = file.get_tensor(name)
+        stored = StoredWeights(path, {name: _place(path, *row) for name, row in _header(path).items()})
     except SafetensorError as error:
         raise ElmoError(f"{path} is not a whole safetensors file: {error}") from error
     except OSError as error:
         raise ElmoError(f"cannot read {path}: {error}") from error
-    for name, weight in weights.items():
-        if not weight.is_floating_point():
-            raise ElmoError(f"{path}: {name} is of type {weight.dtype}; floating-point numbers are expected")
-        weights[name] = weight.to(torch.float32)
-        check_finite(name, weights[name], path)
-    return weights
+    for name in expected:
+        check_finite(name, stored(name), path)
+    return stored
+
+
+def _header(path: Path) -> dict[str, tuple[str, dict[str, Any], int]]:
+    """What a safetensors file says of each weight: its name, its description, where the data begins."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    return {name: (name, row, 8 + length) for name, row in header.items() if name != "__metadata__"}
+
+
+def _place(path: Path, name: str, row: dict[str, Any], start: int) -> Place:
+    if row["dtype"] not in _DTYPES:
+        raise ElmoError(f"{path}: {name} is of type {row['dtype']}; floating-point numbers are expected")
+    return Place(start + row["data_offsets"][0], tuple(row["shape"]), _DTYPES[row["dtype"]])
 
 
 def _mix(weights: dict[str, Tensor]) -> ScalarMix | None:

@@ -1,0 +1,335 @@
+"""The compiled half of the CPU engine: weights packed for `_kernels.c`, and what runs it on all threads.
+
+The library is built with the package where there is a compiler, for CPUs with AVX-512; elsewhere `plain.py` stands in,
+which is the same in PyTorch.
+
+Shapes: N rows of a product, I its inputs, O its outputs; the LSTM's are those of `cpu.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import mmap
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmo.chars import PAD
+from elmo.engine.precision import PRECISIONS, Floats, LSTMWeights, Precision, Tokens
+
+LIBRARY = Path(__file__).with_name("_kernels.so")
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+_COLUMNS = 64  # of a block
+_CELLS = 16  # of a block of gates
+_SLOTS_OF_WORDS = 512  # inputs whose gates are kept over a batch, the most frequent
+_SLOTS_AHEAD = 256  # inputs whose gates are computed at a time, for the steps that come next
+
+
+class _Weights(ctypes.Structure):
+    _fields_ = (
+        ("data", c_void_p),
+        ("scales", c_void_p),
+        ("offsets", c_void_p),
+        ("bias", c_void_p),
+        ("groups", c_int64),
+        ("blocks", c_int64),
+        ("columns", c_int64),
+    )
+
+
+class _Operand(ctypes.Structure):
+    _fields_ = (("x", c_void_p), ("rows", c_int64), ("width", c_int64), ("operand", c_void_p), ("scales", c_void_p))
+
+
+class _LstmCall(ctypes.Structure):
+    _fields_ = (
+        ("inputs", _Weights),
+        ("recurrent", _Weights),
+        ("projection", _Weights),
+        ("cell_clip", c_float),
+        ("proj_clip", c_float),
+        ("outputs", c_int64),
+        ("cells", c_int64),
+        ("x", _Operand),
+        ("sources", c_void_p),
+        ("slots", c_void_p),
+        ("pieces", c_void_p),
+        ("n_pieces", c_int64),
+        ("n_slots", c_int64),
+        ("tokens", c_void_p),
+        ("rows", c_void_p),
+        ("gates", c_void_p),
+        ("c", c_void_p),
+        ("batch", c_int64),
+        ("m", _Operand),
+        ("h", _Operand),
+        ("y", c_void_p),
+        ("barrier", c_void_p),
+    )
+
+
+class _LinearCall(ctypes.Structure):
+    _fields_ = (("weights", _Weights), ("x", _Operand), ("y", c_void_p), ("barrier", c_void_p))
+
+
+class _ConvolutionCall(ctypes.Structure):
+    _fields_ = (
+        ("weights", _Weights),
+        ("table", c_void_p),
+        ("width", c_int64),
+        ("ids", c_void_p),
+        ("words", c_int64),
+        ("characters", c_int64),
+        ("window", c_int64),
+        ("lengths", c_void_p),
+        ("y", c_void_p),
+        ("stride", c_int64),
+        ("scratch", c_void_p),
+    )
+
+
+@cache
+def library() -> Any:
+    """The library that the package was built with, or None."""
+    try:
+        found = ctypes.CDLL(str(LIBRARY))
+        found.elmo_precisions.restype = c_int
+        if not found.elmo_precisions():
+            return None
+    except (OSError, AttributeError):
+        return None
+    calls: list[tuple[str, type[ctypes.Structure], str]] = [("lstm", _LstmCall, p) for p in PRECISIONS] + [
+        ("linear", _LinearCall, p) for p in PRECISIONS
+    ]
+    calls += [("convolve", _ConvolutionCall, p) for p in ("fp32", "bf16")]
+    for name, structure, precision in calls:
+        function = getattr(found, f"elmo_{name}_{precision}")
+        function.argtypes = [POINTER(structure), c_int, c_int]
+        function.restype = None
+    return found
+
+
+def compiled(precision: Precision) -> bool:
+    """Whether the library is here and this CPU has what a precision needs of it."""
+    return library() is not None and bool(library().elmo_precisions() >> PRECISIONS.index(precision) & 1)
+
+
+class _Team:
+    """Threads that run a function together, each its part; one call at a time, as they wait for each other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._size = 0
+
+    def run(self, function: Callable[[int, int], None], parts: int) -> None:
+        """Call `function(part, parts)` for every part at the same time; the caller does the first."""
+        if parts == 1:
+            function(0, 1)
+            return
+        with self._lock:
+            if self._pool is None or self._size < parts - 1:
+                self._pool, self._size = ThreadPoolExecutor(parts - 1, "elmo"), parts - 1
+            others = [self._pool.submit(function, part, parts) for part in range(1, parts)]
+            function(0, parts)
+            for other in others:
+                other.result()
+
+
+_TEAM = _Team()
+
+
+def _forget_threads() -> None:
+    global _TEAM  # a forked process has the object, but not its threads
+    _TEAM = _Team()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+def _run(name: str, precision: Precision, call: ctypes.Structure) -> None:
+    function = getattr(library(), f"elmo_{name}_{precision}")
+    _TEAM.run(lambda part, parts: function(ctypes.byref(call), part, parts), torch.get_num_threads())
+
+
+class _Packed:
+    """A weight as the kernels read it; `call` points into the tensors, which are kept here."""
+
+    def __init__(self, weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> None:
+        inputs, columns = weight_IO.shape
+        group = 1 << PRECISIONS.index(precision)  # values that make 32 bits
+        groups, blocks = -(-inputs // group), -(-columns // _COLUMNS)
+        padding = (0, blocks * _COLUMNS - columns, 0, groups * group - inputs)
+        self._scales = self._offsets = None
+        if precision == "int8":
+            scales_O = weight_IO.abs().amax(dim=0).clamp_min(1e-12) / 127
+            weight_IO = (weight_IO / scales_O).round_()
+            self._scales = _padded(scales_O, blocks)
+            self._offsets = (_padded(weight_IO.sum(dim=0), blocks) * -128).int()
+        weight_IO = torch.nn.functional.pad(weight_IO.to(_DTYPES[precision]), padding)
+        blocked = weight_IO.view(groups, group, blocks, _COLUMNS).permute(2, 0, 3, 1)
+        self._data = _in_large_pages(blocked.shape, blocked.dtype).copy_(blocked)
+        self._bias = None if bias_O is None else _padded(bias_O, blocks)
+        kept = (self._data, self._scales, self._offsets, self._bias)
+        self.call = _Weights(*[None if t is None else t.data_ptr() for t in kept], groups, blocks, columns)
+        self.columns = columns
+
+
+def _padded(values_O: Tensor, blocks: int) -> Tensor:
+    return torch.nn.functional.pad(values_O.float(), (0, blocks * _COLUMNS - len(values_O)))
+
+
+def _in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Room for weights that are read from end to end at each step, in pages of 2 MB where the system has them."""
+    size = math.prod(shape) * dtype.itemsize
+    room = mmap.mmap(-1, max(size, 1))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            room.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(room, dtype=torch.uint8, count=size).view(dtype).view(shape)
+
+
+class _Rows:
+    """An operand of a product: float32 rows, and room for what the kernels make of them."""
+
+    def __init__(self, x_NI: Tensor, precision: Precision) -> None:
+        rows, width = x_NI.shape
+        group = 1 << PRECISIONS.index(precision)
+        self._x = x_NI
+        self._room = None if precision == "fp32" else torch.empty(rows, -(-width // group), dtype=torch.int32)
+        self._scales = torch.empty(rows) if precision == "int8" else None
+        room, scales = (None if t is None else t.data_ptr() for t in (self._room, self._scales))
+        self.call = _Operand(x_NI.data_ptr(), rows, width, room, scales)
+
+
+class Linear:
+    """`x weight + bias`, `(N, I)` to `(N, O)`, float32 in and out."""
+
+    def __init__(self, weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> None:
+        """Pack the weight."""
+        self._packed = _Packed(weight_IO, bias_O, precision)
+        self._precision = precision
+
+    def __call__(self, x_NI: Tensor) -> Tensor:
+        """Multiply."""
+        x = _Rows(x_NI.float().contiguous(), self._precision)
+        y_NO = torch.empty(len(x_NI), self._packed.columns)
+        barrier = torch.zeros(2, dtype=torch.int32)
+        _run("linear", self._precision, _LinearCall(self._packed.call, x.call, y_NO.data_ptr(), barrier.data_ptr()))
+        return y_NO
+
+
+class Convolutions:
+    """The largest value of each filter over a word's characters, `(N, C)` ids to `(N, F)`, before the activation."""
+
+    def __init__(self, table_VE: Tensor, filters: Sequence[tuple[Tensor, Tensor]], precision: Precision) -> None:
+        """Pack the characters' vectors and the filters, each `(number, E, width)` with its bias."""
+        self._precision: Precision = "fp32" if precision == "int8" and not compiled("bf16") else precision
+        if self._precision == "int8":
+            self._precision = "bf16"  # few of the products are here, and a character has few values
+        table_VE = torch.nn.functional.pad(table_VE, (0, table_VE.shape[1] % 2))  # a group is up to two values
+        self._table = table_VE.to(_DTYPES[self._precision], copy=True)
+        self._filters = []
+        for weight, bias in filters:
+            padded = torch.nn.functional.pad(weight, (0, 0, 0, weight.shape[1] % 2))
+            weight_IO = padded.permute(2, 1, 0).flatten(0, 1)  # (width * E, number)
+            self._filters.append((weight.shape[2], _Packed(weight_IO, bias, self._precision)))
+
+    def __call__(self, ids_NC: Tensor) -> Tensor:
+        """Convolve and take the largest."""
+        words, characters = ids_NC.shape
+        ids = ids_NC.to(torch.int32).contiguous()
+        lengths = (ids != PAD).sum(dim=1, dtype=torch.int32)
+        width = self._table.shape[1] * self._table.element_size()
+        scratch = torch.empty(torch.get_num_threads(), characters * width, dtype=torch.uint8)
+        y_NF = torch.empty(words, sum(packed.columns for _, packed in self._filters))
+        start = 0
+        for window, packed in self._filters:
+            call = _ConvolutionCall(
+                weights=packed.call,
+                table=self._table.data_ptr(),
+                width=width,
+                ids=ids.data_ptr(),
+                words=words,
+                characters=characters,
+                window=window,
+                lengths=lengths.data_ptr(),
+                y=y_NF[:, start:].data_ptr(),
+                stride=y_NF.shape[1],
+                scratch=scratch.data_ptr(),
+            )
+            _run("convolve", self._precision, call)
+            start += packed.columns
+        return y_NF
+
+
+class LSTM:
+    """One layer in one direction."""
+
+    def __init__(self, weights: LSTMWeights, precision: Precision) -> None:
+        """Pack the weights."""
+        self._precision = precision
+        self._cells = weights.cells
+        self._cell_clip, self._proj_clip = (
+            float("inf") if clip is None else clip for clip in (weights.cell_clip, weights.proj_clip)
+        )
+        self._inputs = _Packed(_by_cell(weights.inputs()), _by_cell(weights.bias()[None])[0], precision)
+        self._recurrent = _Packed(_by_cell(weights.recurrent()), None, precision)
+        projection = weights.projection()
+        self._projection = None if projection is None else _Packed(projection, None, precision)
+
+    def __call__(self, x_NP: Floats, tokens: Tokens, m_BP: Floats, c_BD: Floats) -> Floats:
+        """Run over all steps: `(tokens, P)`; `m` and `c` are changed in place, each row up to its own end."""
+        batch, outputs = m_BP.shape
+        plan = tokens.plan(_SLOTS_OF_WORDS, _SLOTS_AHEAD)
+        rows = [_Rows(torch.from_numpy(np.ascontiguousarray(array)), self._precision) for array in (x_NP, m_BP)]
+        h = _Rows(torch.empty(batch, self._cells), self._precision)
+        kind = torch.float32 if self._precision == "fp32" else torch.bfloat16
+        gates = torch.empty(self._inputs.call.blocks, plan.n_slots, _COLUMNS, dtype=kind)
+        y_NP = np.empty((len(plan.tokens), outputs), dtype=np.float32)
+        barrier = torch.zeros(2, dtype=torch.int32)
+        arrays = {name: getattr(plan, name).ctypes.data for name in ("sources", "slots", "pieces", "tokens", "rows")}
+        call = _LstmCall(
+            inputs=self._inputs.call,
+            recurrent=self._recurrent.call,
+            projection=_Weights() if self._projection is None else self._projection.call,
+            cell_clip=self._cell_clip,
+            proj_clip=self._proj_clip,
+            outputs=outputs,
+            cells=self._cells,
+            x=rows[0].call,
+            n_pieces=len(plan.pieces),
+            n_slots=plan.n_slots,
+            gates=gates.data_ptr(),
+            c=c_BD.ctypes.data,
+            batch=batch,
+            m=rows[1].call,
+            h=h.call,
+            y=y_NP.ctypes.data,
+            barrier=barrier.data_ptr(),
+            **arrays,
+        )
+        _run("lstm", self._precision, call)
+        m_BP[: len(tokens.last)] = y_NP[tokens.last]
+        return y_NP
+
+
+def _by_cell(weight_IG: Tensor) -> Tensor:
+    """Columns i, j, f, o of all cells, `(I, 4 * D)`, as blocks of 16 cells with their four gates, padded."""
+    inputs, cells = weight_IG.shape[0], weight_IG.shape[1] // 4
+    gates = weight_IG.view(inputs, 4, cells)
+    gates = torch.nn.functional.pad(gates, (0, -cells % _CELLS))
+    return gates.view(inputs, 4, -1, _CELLS).transpose(1, 2).reshape(inputs, -1)
