@@ -80,7 +80,7 @@ def test_the_fast_lstms_are_the_references_in_float32(
     bilm = random_bilm(options, seed)
     layers = data.draw(st.none() | st.lists(st.integers(0, bilm.config.n_layers - 1), min_size=1, max_size=4))
     words, places, state = random_batch(bilm, lengths, longest=max(lengths) + data.draw(st.integers(0, 2)))
-    for start in (None, state):
+    for start in (None, state, state.rows_at([0])):
         ours, theirs = (
             who.contextualise(words, places, start, layers=layers)
             for who in (fast(bilm, plainly=plainly), ReferenceEngine(bilm))
@@ -284,8 +284,8 @@ class TestChoosing:
         engine = fast(model.bilm)
         with pytest.raises(ElmoError, match="give some of 0 to 2"):
             engine.contextualise(words, places, state, layers=[3])
-        with pytest.raises(ElmoError, match="a state of 1 rows is given for a batch of 2"):
-            engine.contextualise(words, places, state.take(1))
+        with pytest.raises(ElmoError, match="a state of 3 rows is given for a batch of 2"):
+            engine.contextualise(words, places, state.take(3))
 
     def test_what_the_cpu_lacks_is_refused(self, model: elmo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cpu_engine, "supported", lambda precision: False)

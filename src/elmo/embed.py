@@ -250,7 +250,7 @@ class Embedder:
                 embedded, end = self._embed_batch(sentences, types, table_NP, starts.rows_at(batch), boundaries=True)
             else:
                 assert self._begun is not None
-                embedded, end = self._embed_batch(sentences, types, table_NP, self._begun.expand(len(batch)))
+                embedded, end = self._embed_batch(sentences, types, table_NP, self._begun)
             vectors.update(zip(batch, embedded, strict=True))
             if starts is not None:
                 ends.append(end)
@@ -276,7 +276,7 @@ class Embedder:
         """
         start = self._zeros(1) if self._warm is None else self._warm
         both = torch.tensor([[_BOS], [_EOS]], device=self.device)  # a row for each
-        end = self._engine.contextualise(table_NP[:2], both, start.expand(2), layers=self.layers).state
+        end = self._engine.contextualise(table_NP[:2], both, start, layers=self.layers).state
         m, c = (torch.stack([part[:, 0, :1], part[:, 1, 1:]], dim=1) for part in (end.m, end.c))
         return State(m, c)
 
@@ -371,10 +371,12 @@ class WordCache:
         self.misses += len(new)
         if new_words is None:
             new_words = self._encode([words[i] for i in new])
+        # index_copy_ and index_select, not brackets: these take all threads even for a few rows, which then keep the
+        # cores busy for milliseconds in waiting for more.
         result = new_words.new_empty(len(words), new_words.shape[1])
-        result[new] = new_words
+        result.index_copy_(0, _index(new, result), new_words)
         if known:
-            result[known] = self._lookup([words[i] for i in known])
+            result.index_copy_(0, _index(known, result), self._lookup([words[i] for i in known]))
         self._store([(words[i], row) for row, i in enumerate(new)], new_words)
         return result, new_words
 
@@ -382,7 +384,7 @@ class WordCache:
         assert self._table_NP is not None
         for word in words:
             self._slots.move_to_end(word)
-        return self._table_NP[[self._slots[word] for word in words]]
+        return self._table_NP.index_select(0, _index([self._slots[word] for word in words], self._table_NP))
 
     def _store(self, words: list[tuple[str, int]], encoded_NP: Tensor) -> None:
         kept = [(word, row) for word, row in words if len(word) <= self._LONGEST_WORD][-self._capacity :]
@@ -393,7 +395,12 @@ class WordCache:
             self._slots[word] = slots[-1]
         if self._table_NP is None:
             self._table_NP = encoded_NP.new_empty(self._capacity, encoded_NP.shape[1])
-        self._table_NP[slots] = encoded_NP[[row for _, row in kept]]
+        rows = encoded_NP.index_select(0, _index([row for _, row in kept], encoded_NP))
+        self._table_NP.index_copy_(0, _index(slots, rows), rows)
+
+
+def _index(places: list[int], like: Tensor) -> Tensor:
+    return torch.tensor(places, dtype=torch.long, device=like.device)
 
 
 def as_tokens(sentence: Sentence) -> list[str]:

@@ -186,7 +186,7 @@ class BiLM(nn.Module):
         Args:
             char_ids: `(B, T, C)` character ids, all 0 where a shorter sentence has no token; `(B, T)` word ids for a
                 model that reads words.
-            state: what to start from; zeros if not given.
+            state: what to start from, of B rows, or of one for all; zeros if not given.
             layers: which layers to compute and return, in this order; all if not given.
         """
         mask_BT = self.mask(char_ids)
@@ -213,6 +213,7 @@ class BiLM(nn.Module):
         """
         state = self.zero_state(len(x_BTP)) if state is None else state
         wanted, state = checked(self.config, len(x_BTP), state, layers)
+        state = state.expand(len(x_BTP)) if state.rows == 1 else state
         lengths_B = mask_BT.sum(dim=1)
         top = max(wanted)
         forward, m_fwd, c_fwd = self._direction(self.forwards[:top], x_BTP, lengths_B, state.m[:, 0], state.c[:, 0])
@@ -265,12 +266,15 @@ class BiLM(nn.Module):
 def checked(
     config: ModelConfig, rows: int, state: State | None, layers: Sequence[int] | None
 ) -> tuple[tuple[int, ...], State]:
-    """The layers to compute and the state to start from, for a batch of `rows`; refuses what does not fit."""
+    """The layers to compute and the state to start from, for a batch of `rows`; refuses what does not fit.
+
+    A state of one row is every row's.
+    """
     wanted = tuple(range(config.n_layers)) if layers is None else tuple(layers)
     if not wanted or not set(wanted) <= set(range(config.n_layers)):
         raise ElmoError(f"layers {list(wanted)}: give some of 0 to {config.n_layers - 1}")
-    state = State.zeros(config, rows) if state is None else state
-    if state.rows != rows:
+    state = State.zeros(config, 1) if state is None else state
+    if state.rows not in (1, rows):
         raise ElmoError(f"a state of {state.rows} rows is given for a batch of {rows}: see State.take")
     return wanted, state
 

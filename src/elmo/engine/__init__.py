@@ -35,7 +35,7 @@ class Engine(Protocol):
         Args:
             words_WP: vectors of distinct words.
             places_BT: which of them each token is; -1 behind the last.
-            state: what to start from; zeros if not given.
+            state: what to start from, of B rows, or of one for all; zeros if not given.
             layers: which layers to compute and return, in this order; all if not given.
         """
 

@@ -80,6 +80,7 @@ typedef struct {
     const int32_t *lengths; /* of each word, in characters */
     float *y;               /* (words, stride): the largest of each filter, bias added */
     int64_t stride;
+    float least; /* of the result: 0 where its activation is relu */
     char *scratch; /* (parts, characters * width) */
 } Convolution;
 
@@ -100,20 +101,19 @@ static void wait_for_all(Barrier *barrier, int parts) {
 
 static int64_t share(int64_t count, int part, int parts) { return count * part / parts; }
 
-/* e^x for |x| <= 40, which is enough: beyond, a sigmoid is 0 or 1 in float32. */
-__attribute__((target(BASE))) INLINE __m512 exponential(__m512 x) {
-    x = _mm512_max_ps(_mm512_min_ps(x, _mm512_set1_ps(40.0f)), _mm512_set1_ps(-40.0f));
-    __m512 k = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 r = _mm512_fnmadd_ps(k, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fmadd_ps(k, _mm512_set1_ps(2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.3981999507e-3f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, k);
+/* e^(factor x): 2^t = 2^floor(t) 2^f, and a polynomial for 2^f with 0 <= f < 1, right to 1.5e-7 of the value.
+ * t stays under 60: there a sigmoid is 0 in float32, and the product of two such denominators is still finite. */
+__attribute__((target(BASE))) INLINE __m512 exponential(__m512 x, float factor) {
+    __m512 t = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f * factor));
+    t = _mm512_min_ps(t, _mm512_set1_ps(60.0f));
+    __m512 f = _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 p = _mm512_set1_ps(1.877576695e-03f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(8.989340626e-03f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.582631752e-02f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.401536107e-01f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931530833e-01f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.999999404e-01f));
+    return _mm512_scalef_ps(p, t);
 }
 
 __attribute__((target(BASE))) INLINE __m512 reciprocal(__m512 x) {
@@ -123,16 +123,16 @@ __attribute__((target(BASE))) INLINE __m512 reciprocal(__m512 x) {
 
 /* One step of 16 cells: `c` is changed, the output returned. sigmoid(a) tanh(b) is one fraction. */
 __attribute__((target(BASE))) INLINE __m512 step(const __m512 z[4], __m512 *c, __m512 clip) {
-    const __m512 one = _mm512_set1_ps(1.0f), minus = _mm512_set1_ps(-1.0f), minus2 = _mm512_set1_ps(-2.0f);
-    __m512 i = _mm512_add_ps(one, exponential(_mm512_mul_ps(z[0], minus)));
-    __m512 j = exponential(_mm512_mul_ps(z[1], minus2));
-    __m512 f = _mm512_add_ps(one, exponential(_mm512_mul_ps(z[2], minus)));
-    __m512 o = _mm512_add_ps(one, exponential(_mm512_mul_ps(z[3], minus)));
+    const __m512 one = _mm512_set1_ps(1.0f);
+    __m512 i = _mm512_add_ps(one, exponential(z[0], -1.0f));
+    __m512 j = exponential(z[1], -2.0f);
+    __m512 f = _mm512_add_ps(one, exponential(z[2], -1.0f));
+    __m512 o = _mm512_add_ps(one, exponential(z[3], -1.0f));
     __m512 new = _mm512_mul_ps(_mm512_sub_ps(one, j), reciprocal(_mm512_mul_ps(i, _mm512_add_ps(one, j))));
     new = _mm512_fmadd_ps(*c, reciprocal(f), new);
     new = _mm512_max_ps(_mm512_min_ps(new, clip), _mm512_sub_ps(_mm512_setzero_ps(), clip));
     *c = new;
-    __m512 e = exponential(_mm512_mul_ps(new, minus2));
+    __m512 e = exponential(new, -2.0f);
     return _mm512_mul_ps(_mm512_sub_ps(one, e), reciprocal(_mm512_mul_ps(o, _mm512_add_ps(one, e))));
 }
 
@@ -167,6 +167,21 @@ INLINE __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : count <= 0
 #define NAME(x) x##_int8
 #define TARGET __attribute__((target(BASE ",avx512vnni")))
 #include "_kernels.inc"
+
+/* x = g relu(transform) + (1 - g) x with g = sigmoid(carry), `count` numbers. */
+__attribute__((target(BASE))) void elmo_highway(float *x, const float *carry, const float *transform, int64_t count,
+                                                int part, int parts) {
+    const __m512 one = _mm512_set1_ps(1.0f), zero = _mm512_setzero_ps();
+    int64_t end = share(count, part + 1, parts);
+    for (int64_t k = share(count, part, parts); k < end; k += 16) {
+        __mmask16 some = first(end - k);
+        __m512 old = _mm512_maskz_loadu_ps(some, x + k);
+        __m512 gate = exponential(_mm512_maskz_loadu_ps(some, carry + k), -1.0f);
+        gate = reciprocal(_mm512_add_ps(one, gate));
+        __m512 new = _mm512_max_ps(zero, _mm512_maskz_loadu_ps(some, transform + k));
+        _mm512_mask_storeu_ps(x + k, some, _mm512_fmadd_ps(gate, _mm512_sub_ps(new, old), old));
+    }
+}
 
 /* Which of the precisions this CPU has: bits 0, 1 and 2. */
 int elmo_precisions(void) {

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from elmo.chars import PAD
+from elmo.config import Activation
 from elmo.engine.precision import PRECISIONS, Floats, LSTMWeights, Precision, Tokens
 
 LIBRARY = Path(__file__).with_name("_kernels.so")
@@ -33,6 +34,7 @@ LIBRARY = Path(__file__).with_name("_kernels.so")
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 _COLUMNS = 64  # of a block
 _CELLS = 16  # of a block of gates
+_LARGEST_KEPT = 2**26  # bytes that a thread keeps for one use
 _SLOTS_OF_WORDS = 512  # inputs whose gates are kept over a batch, the most frequent
 _SLOTS_AHEAD = 256  # inputs whose gates are computed at a time, for the steps that come next
 
@@ -96,6 +98,7 @@ class _ConvolutionCall(ctypes.Structure):
         ("lengths", c_void_p),
         ("y", c_void_p),
         ("stride", c_int64),
+        ("least", c_float),
         ("scratch", c_void_p),
     )
 
@@ -118,6 +121,8 @@ def library() -> Any:
         function = getattr(found, f"elmo_{name}_{precision}")
         function.argtypes = [POINTER(structure), c_int, c_int]
         function.restype = None
+    found.elmo_highway.argtypes = [c_void_p] * 3 + [c_int64, c_int, c_int]
+    found.elmo_highway.restype = None
     return found
 
 
@@ -202,17 +207,35 @@ def _in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(room, dtype=torch.uint8, count=size).view(dtype).view(shape)
 
 
-class _Rows:
-    """An operand of a product: float32 rows, and room for what the kernels make of them."""
+class _Scratch(threading.local):
+    """Room that is used again by the calls of a thread: new memory costs a fault a page, a tenth of the time in all."""
 
-    def __init__(self, x_NI: Tensor, precision: Precision) -> None:
-        rows, width = x_NI.shape
-        group = 1 << PRECISIONS.index(precision)
-        self._x = x_NI
-        self._room = None if precision == "fp32" else torch.empty(rows, -(-width // group), dtype=torch.int32)
-        self._scales = torch.empty(rows) if precision == "int8" else None
-        room, scales = (None if t is None else t.data_ptr() for t in (self._room, self._scales))
-        self.call = _Operand(x_NI.data_ptr(), rows, width, room, scales)
+    def __init__(self) -> None:
+        self._rooms: dict[str, Tensor] = {}
+
+    def room(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Uninitialised; good until the thread asks for the same name again."""
+        size = math.prod(shape) * dtype.itemsize
+        if size > _LARGEST_KEPT:  # of a text like no other
+            return torch.empty(shape, dtype=dtype)
+        if name not in self._rooms or self._rooms[name].numel() < size:
+            self._rooms[name] = _in_large_pages((size,), torch.uint8)
+        return self._rooms[name][:size].view(dtype).view(shape)
+
+
+_SCRATCH = _Scratch()
+
+
+def _operand(name: str, x_NI: Tensor, precision: Precision) -> _Operand:
+    """An operand of a product: float32 rows, and room for what the kernels make of them."""
+    rows, width = x_NI.shape
+    group = 1 << PRECISIONS.index(precision)
+    room, scales = None, None
+    if precision != "fp32":
+        room = _SCRATCH.room(f"{name} operand", (rows, -(-width // group)), torch.int32).data_ptr()
+    if precision == "int8":
+        scales = _SCRATCH.room(f"{name} scales", (rows,), torch.float32).data_ptr()
+    return _Operand(x_NI.data_ptr(), rows, width, room, scales)
 
 
 class Linear:
@@ -225,18 +248,26 @@ class Linear:
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         """Multiply."""
-        x = _Rows(x_NI.float().contiguous(), self._precision)
+        x_NI = x_NI.float().contiguous()
         y_NO = torch.empty(len(x_NI), self._packed.columns)
         barrier = torch.zeros(2, dtype=torch.int32)
-        _run("linear", self._precision, _LinearCall(self._packed.call, x.call, y_NO.data_ptr(), barrier.data_ptr()))
+        operand = _operand("x", x_NI, self._precision)
+        _run("linear", self._precision, _LinearCall(self._packed.call, operand, y_NO.data_ptr(), barrier.data_ptr()))
         return y_NO
 
 
 class Convolutions:
-    """The largest value of each filter over a word's characters, `(N, C)` ids to `(N, F)`, before the activation."""
+    """The largest value of each filter over a word's characters, activated: `(N, C)` ids to `(N, F)`."""
 
-    def __init__(self, table_VE: Tensor, filters: Sequence[tuple[Tensor, Tensor]], precision: Precision) -> None:
+    def __init__(
+        self,
+        table_VE: Tensor,
+        filters: Sequence[tuple[Tensor, Tensor]],
+        activation: Activation,
+        precision: Precision,
+    ) -> None:
         """Pack the characters' vectors and the filters, each `(number, E, width)` with its bias."""
+        self._activation = activation
         self._precision: Precision = "fp32" if precision == "int8" and not compiled("bf16") else precision
         if self._precision == "int8":
             self._precision = "bf16"  # few of the products are here, and a character has few values
@@ -269,11 +300,20 @@ class Convolutions:
                 lengths=lengths.data_ptr(),
                 y=y_NF[:, start:].data_ptr(),
                 stride=y_NF.shape[1],
+                least=0.0 if self._activation == "relu" else float("-inf"),
                 scratch=scratch.data_ptr(),
             )
             _run("convolve", self._precision, call)
             start += packed.columns
-        return y_NF
+        return y_NF if self._activation == "relu" else y_NF.tanh_()
+
+
+def highway(x_NF: Tensor, carry_NF: Tensor, transform_NF: Tensor) -> Tensor:
+    """`g relu(transform) + (1 - g) x` with `g = sigmoid(carry)`, in the place of `x`."""
+    pointers = [tensor.data_ptr() for tensor in (x_NF, carry_NF, transform_NF)]
+    run = library().elmo_highway
+    _TEAM.run(lambda part, parts: run(*pointers, x_NF.numel(), part, parts), torch.get_num_threads())
+    return x_NF
 
 
 class LSTM:
@@ -291,15 +331,14 @@ class LSTM:
         projection = weights.projection()
         self._projection = None if projection is None else _Packed(projection, None, precision)
 
-    def __call__(self, x_NP: Floats, tokens: Tokens, m_BP: Floats, c_BD: Floats) -> Floats:
-        """Run over all steps: `(tokens, P)`; `m` and `c` are changed in place, each row up to its own end."""
+    def __call__(self, x_NP: Floats, tokens: Tokens, m_BP: Floats, c_BD: Floats, y_NP: Floats) -> None:
+        """Run over all steps into `y (tokens, P)`; `m` and `c` are changed in place, each row up to its own end."""
         batch, outputs = m_BP.shape
         plan = tokens.plan(_SLOTS_OF_WORDS, _SLOTS_AHEAD)
-        rows = [_Rows(torch.from_numpy(np.ascontiguousarray(array)), self._precision) for array in (x_NP, m_BP)]
-        h = _Rows(torch.empty(batch, self._cells), self._precision)
+        x, m = (torch.from_numpy(np.ascontiguousarray(array)) for array in (x_NP, m_BP))
+        h = _SCRATCH.room("h", (batch, self._cells), torch.float32)
         kind = torch.float32 if self._precision == "fp32" else torch.bfloat16
-        gates = torch.empty(self._inputs.call.blocks, plan.n_slots, _COLUMNS, dtype=kind)
-        y_NP = np.empty((len(plan.tokens), outputs), dtype=np.float32)
+        gates = _SCRATCH.room("gates", (self._inputs.call.blocks, plan.n_slots, _COLUMNS), kind)
         barrier = torch.zeros(2, dtype=torch.int32)
         arrays = {name: getattr(plan, name).ctypes.data for name in ("sources", "slots", "pieces", "tokens", "rows")}
         call = _LstmCall(
@@ -310,21 +349,20 @@ class LSTM:
             proj_clip=self._proj_clip,
             outputs=outputs,
             cells=self._cells,
-            x=rows[0].call,
+            x=_operand("x", x, self._precision),
             n_pieces=len(plan.pieces),
             n_slots=plan.n_slots,
             gates=gates.data_ptr(),
             c=c_BD.ctypes.data,
             batch=batch,
-            m=rows[1].call,
-            h=h.call,
+            m=_operand("m", m, self._precision),
+            h=_operand("h", h, self._precision),
             y=y_NP.ctypes.data,
             barrier=barrier.data_ptr(),
             **arrays,
         )
         _run("lstm", self._precision, call)
         m_BP[: len(tokens.last)] = y_NP[tokens.last]
-        return y_NP
 
 
 def _by_cell(weight_IG: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from elmo.config import CharCNNConfig, ModelConfig
 from elmo.engine import compiled, plain
-from elmo.engine.precision import Int64s, LSTMWeights, Precision, Read, Tokens
+from elmo.engine.precision import Floats, Int64s, LSTMWeights, Precision, Read, Tokens
 from elmo.errors import ElmoError
 from elmo.model import BiLMOutput, State, checked
 
@@ -74,14 +74,18 @@ class CpuEngine:
         words = words_WP.float().numpy()
         flat = places_BT.numpy().reshape(-1)
         out = np.zeros((len(wanted), len(flat), 2, self._config.lstm.projection_dim), dtype=np.float32)
+        alike = state.rows == 1
+        state = state.expand(len(places_BT)) if alike else state
         m_K2BP, c_K2BD = (np.array(part.float().numpy()) for part in (state.m, state.c))
         for d, where in enumerate((steps.forward, steps.backward)):
             tokens = Tokens(flat[where], steps.rows)
+            first = _First.of(tokens) if alike else None
             x_NP, y_NP = words, words[tokens.inputs]
             for layer in range(max(wanted) + 1):
                 if layer > 0:
                     m, c = (part[layer - 1, d][steps.order] for part in (m_K2BP, c_K2BD))
-                    y_NP = self._stacks[d][layer - 1](x_NP, tokens, m, c)
+                    y_NP = np.empty_like(y_NP)
+                    _run(self._stacks[d][layer - 1], x_NP, tokens, first, m, c, y_NP)
                     m_K2BP[layer - 1, d, steps.order], c_K2BD[layer - 1, d, steps.order] = m, c
                     if layer > 1 and self._config.lstm.use_skip_connections:
                         y_NP += x_NP
@@ -93,6 +97,43 @@ class CpuEngine:
             mask=places_BT >= 0,
             state=State(torch.from_numpy(m_K2BP), torch.from_numpy(c_K2BD)),
         )
+
+
+LSTM = compiled.LSTM | plain.LSTM
+
+
+def _run(
+    lstm: LSTM, x_NP: Floats, tokens: Tokens, first: _First | None, m_BP: Floats, c_BD: Floats, y_NP: Floats
+) -> None:
+    """Run a layer over a batch; where all rows start alike, the first step once for each word that some begin with."""
+    if first is None:
+        lstm(x_NP, tokens, m_BP, c_BD, y_NP)
+        return
+    n, distinct = len(first.which), len(first.tokens)
+    inputs = tokens.inputs[first.tokens]
+    m, c = m_BP[:distinct].copy(), c_BD[:distinct].copy()
+    lstm(x_NP, Tokens(inputs, np.array([distinct])), m, c, np.empty((distinct, y_NP.shape[1]), dtype=np.float32))
+    y_NP[:n] = m_BP[:n] = m[first.which]
+    c_BD[:n] = c[first.which]
+    lstm(x_NP, Tokens(tokens.inputs[n:], tokens.rows[1:]), m_BP, c_BD, y_NP[n:])
+
+
+@dataclass(frozen=True)
+class _First:
+    """The first step of rows that start alike: the backward rows of a text nearly all begin with its full stop."""
+
+    tokens: Int64s
+    """Of the distinct inputs, a token each."""
+    which: Int64s
+    """`(B,)`, which of these each row begins with."""
+
+    @classmethod
+    def of(cls, tokens: Tokens) -> _First | None:
+        """Nothing, where there is no step."""
+        if len(tokens.rows) == 0:
+            return None
+        _, first, which = np.unique(tokens.inputs[: tokens.rows[0]], return_index=True, return_inverse=True)
+        return cls(first, which)
 
 
 @dataclass(frozen=True)
@@ -156,16 +197,17 @@ class _Encoder:
         self._convolutions = half.Convolutions(
             whole("characters.weight"),
             [(whole(f"convolutions.{i}.weight"), whole(f"convolutions.{i}.bias")) for i in range(len(cnn.filters))],
+            cnn.activation,
             precision,
         )
-        self._activation = F.relu if cnn.activation == "relu" else torch.tanh
+        self._highway = half.highway
         self._highways = [
             (linear(f"highways.{i}.carry"), linear(f"highways.{i}.transform")) for i in range(cnn.n_highway)
         ]
         self._projection = linear("projection") if cnn.n_filters != config.lstm.projection_dim else None
 
     def __call__(self, ids_NC: Tensor) -> Tensor:
-        x_NF = self._activation(self._convolutions(ids_NC))
+        x_NF: Tensor = self._convolutions(ids_NC)
         for carry, transform in self._highways:
-            x_NF = torch.lerp(x_NF, transform(x_NF).relu_().float(), carry(x_NF).sigmoid_().float())
+            x_NF = self._highway(x_NF, carry(x_NF), transform(x_NF))
         return x_NF if self._projection is None else self._projection(x_NF).float()

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmo.chars import PAD
+from elmo.config import Activation
 from elmo.engine.precision import Floats, LSTMWeights, Precision, Tokens
 
 _GATE_BUFFER = 2**21  # gate values computed ahead of the loop: large buffers cost page faults
@@ -88,10 +89,17 @@ def _int8(weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor], Tensor
 
 
 class Convolutions:
-    """The largest value of each filter over a word's characters, `(N, C)` ids to `(N, F)`, before the activation."""
+    """The largest value of each filter over a word's characters, activated: `(N, C)` ids to `(N, F)`."""
 
-    def __init__(self, table_VE: Tensor, filters: Sequence[tuple[Tensor, Tensor]], precision: Precision) -> None:
+    def __init__(
+        self,
+        table_VE: Tensor,
+        filters: Sequence[tuple[Tensor, Tensor]],
+        activation: Activation,
+        precision: Precision,
+    ) -> None:
         """Pack the filters, each `(number, E, width)` with its bias."""
+        self._activation = torch.relu if activation == "relu" else torch.tanh
         kind: Precision = "fp32" if precision == "int8" else precision
         self._table = table_VE.clone()
         self._widest = max(len(bias) for _, bias in filters)
@@ -121,8 +129,13 @@ class Convolutions:
             characters = F.embedding(ids_NC[:, :end], self._table)  # (N, end, E)
             windows = characters.unfold(1, width, 1).transpose(2, 3).flatten(2)  # (N, places, width * E)
             places = product(windows.flatten(0, 1)).view(len(ids_NC), end - width + 1, -1)
-            largest.append(places.amax(dim=1).float())
+            largest.append(self._activation(places.amax(dim=1).float()))
         return torch.cat(largest, dim=1)
+
+
+def highway(x_NF: Tensor, carry_NF: Tensor, transform_NF: Tensor) -> Tensor:
+    """`g relu(transform) + (1 - g) x` with `g = sigmoid(carry)`."""
+    return torch.lerp(x_NF, transform_NF.float().relu_(), carry_NF.float().sigmoid_())
 
 
 class LSTM:
@@ -137,11 +150,10 @@ class LSTM:
         self._cell_clip, self._proj_clip = weights.cell_clip, weights.proj_clip
         self._gates = 4 * weights.cells
 
-    def __call__(self, x: Floats, tokens: Tokens, m_BP: Floats, c_BD: Floats) -> Floats:
-        """Run over all steps: `(tokens, P)`; `m` and `c` are changed in place, each row up to its own end."""
-        x_NP, inputs, m, c = (torch.from_numpy(array) for array in (x, tokens.inputs, m_BP, c_BD))
+    def __call__(self, x: Floats, tokens: Tokens, m_BP: Floats, c_BD: Floats, y: Floats) -> None:
+        """Run over all steps into `y (tokens, P)`; `m` and `c` are changed in place, each row up to its own end."""
+        x_NP, inputs, m, c, y_NP = (torch.from_numpy(array) for array in (x, tokens.inputs, m_BP, c_BD, y))
         rows = tokens.rows.tolist()
-        y_NP = torch.empty(len(inputs), m_BP.shape[1])
         start = step = 0
         while step < len(rows):
             first, end = start, start
@@ -157,9 +169,7 @@ class LSTM:
                 y_NP[start : start + n] = m
                 start += n
             step = until
-        result: Floats = y_NP.numpy()
-        m_BP[: len(tokens.last)] = result[tokens.last]
-        return result
+        m_BP[: len(tokens.last)] = y[tokens.last]
 
     def _project(self, h_BD: Tensor) -> Tensor:
         if self._projection is None:
