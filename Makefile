@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
-.PHONY: demo test lint types wheel bench-footprint bench-peers clean
+.PHONY: demo test lint types wheel bench-cpu bench-footprint bench-peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -30,12 +30,17 @@ bench-footprint: $(VENV)/.installed
 bench-peers: $(VENV)/.dev $(VENV)/.installed .peers/.made
 	$(BIN)/python benchmarks/cpu_peers.py
 
+bench-cpu: $(VENV)/.dev $(VENV)/.installed
+	$(BIN)/python benchmarks/cpu_engine.py
+
 # AllenNLP's torch 1.12 needs numpy below 2, which it does not say.
 .peers/.made:
 	$(PYTHON310) -m venv .peers/allennlp
 	.peers/allennlp/bin/python -m pip --quiet install allennlp==2.10.1 'numpy<2'
 	$(PYTHON311) -m venv .peers/simple_elmo
 	.peers/simple_elmo/bin/python -m pip --quiet install simple_elmo==0.9.2 tensorflow-cpu==2.15.1
+	$(PYTHON311) -m venv .peers/bert
+	.peers/bert/bin/python -m pip --quiet install -c constraints.txt torch transformers numpy
 	@touch $@
 
 clean:

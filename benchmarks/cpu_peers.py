@@ -92,7 +92,8 @@ def main() -> None:
         print(f"{options.sentences} sentences, {words:,} words of {options.text.name}")
         for size in options.sizes:
             make_model(folder / size, size)
-            print_table(size, measure_all(folder, size, options))
+            rows = measure_all(folder, size, options)
+            print_table(size, rows + (measure_bert(folder, options) if size == "original" else []))
 
 
 def measure_all(folder: Path, size: str, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -110,6 +111,13 @@ def measure_all(folder: Path, size: str, options: argparse.Namespace) -> list[di
             sys.exit(f"{size}, {precision}: the vectors differ from the peers' by {row['difference']:.1e}")
         rows.append(row)
     return rows
+
+
+def measure_bert(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """BERT-base on the same text, for scale: another model, so there is nothing to compare its vectors with."""
+    python = str(options.peers / "bert" / "bin" / "python")
+    arguments = ("-", folder / "text", folder / "bert.npz", options.sentences, options.one_by_one)
+    return [run(python, "bert_worker.py", *arguments, precision) for precision in ("fp32", "int8")]
 
 
 def print_table(size: str, rows: list[dict[str, Any]]) -> None:

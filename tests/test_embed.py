@@ -280,6 +280,13 @@ class TestWordCache:
             np.testing.assert_allclose(after, expected.detach(), atol=1e-5)
             before = after
 
+    def test_settings_that_do_not_concern_it_share_an_engine(self, model_folder: Path) -> None:
+        model = elmo.load(model_folder)
+        one, other = (model.embedder(layers=layers) for layers in ("all", "top"))
+        assert one is not other
+        assert one._engine is other._engine
+        assert model.embedder(engine="reference")._engine is not one._engine
+
     def test_several_threads_may_use_one_model(self, model: elmo.Model) -> None:
         sentences = [[f"{word}{i % 50}" for word in WORDS[: i % 9]] for i in range(200)]
         expected = elmo.Model.of(model.bilm).embed(sentences)

@@ -30,7 +30,7 @@ ROWS = [
     ["formats.bilm_tf", "formats.native"],
     ["formats"],
     ["embed"],
-    ["sinks"],
+    ["bench", "sinks"],
     ["jobs"],
     ["api"],
     ["cli"],

@@ -31,7 +31,9 @@ _LOCK = threading.Lock()
 class Model(Bundle):
     """A biLM and what came with it, ready to embed. `elmo.load` makes one. May be used from several threads."""
 
-    _embedders: dict[object, Embedder] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _embedders: dict[tuple[EmbedSettings, object], Embedder] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def embed(
         self, sentences: Sequence[Sentence], *, device: Device = None, **settings: Unpack[EmbedOptions]
@@ -67,13 +69,15 @@ class Model(Bundle):
         asked = EmbedSettings(**settings)
         if self.network.loaded and any(weight.requires_grad for weight in self.bilm.parameters()):
             return Embedder(self, asked, device=device)
-        key = (asked, str(device), _fingerprint(self.bilm) if self.network.loaded else None)
+        weights = (str(device), _fingerprint(self.bilm) if self.network.loaded else None)
         with _LOCK:
-            if key not in self._embedders:
+            if (asked, weights) not in self._embedders:
+                alike = [e for (_, others), e in self._embedders.items() if others == weights]
+                like = next((e for e in alike if e.settings.runs_on == asked.runs_on), alike[0] if alike else None)
                 while len(self._embedders) >= _EMBEDDERS_KEPT:
                     del self._embedders[next(iter(self._embedders))]
-                self._embedders[key] = Embedder(self, asked, device=device)
-            return self._embedders[key]
+                self._embedders[asked, weights] = Embedder(self, asked, device=device, like=like)
+            return self._embedders[asked, weights]
 
     def __getstate__(self) -> dict[str, object]:
         """What is copied and pickled: all but the embedders, which are made again."""

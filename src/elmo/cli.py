@@ -162,6 +162,66 @@ def info(
 
 
 @app.command()
+def bench(
+    model: Annotated[str | None, typer.Argument(metavar="[M]", help="Model; the embedded one if not given.")] = None,
+    options: OptionsOption = None,
+    vocab: VocabOption = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Such as fp32,int8; all that this machine has if not given.")
+    ] = None,
+    at_a_time: Annotated[str, typer.Option(help="Sentences in a call.")] = "1,16,256",
+    lengths: Annotated[str, typer.Option(help="Words in a sentence.")] = "10,20,40",
+    seconds: Annotated[float, typer.Option(help="Time for each row.")] = 1.0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: a line for each row.")] = False,
+) -> None:
+    """Measure how fast a model embeds on this machine."""
+    from dataclasses import asdict
+
+    from elmo.bench import BenchSettings, machine
+    from elmo.bench import bench as measure
+
+    loaded = _load(model, options, vocab)
+    chosen: Any = tuple(precision.split(",")) if precision is not None else _precisions(device)
+    settings = BenchSettings(
+        precisions=chosen,
+        at_a_time=_numbers("--at-a-time", at_a_time),
+        lengths=_numbers("--lengths", lengths),
+        seconds=seconds,
+        device=device,
+    )
+    if not as_json:
+        print(machine())
+        print(f"{'precision':<10}{'sentences':>10}{'of words':>10}{'words/s':>12}{'ms a call':>12}")
+    for row in measure(loaded, settings):
+        if as_json:
+            print(json.dumps(asdict(row)), flush=True)
+        else:
+            print(
+                f"{row.precision:<10}{row.at_a_time:>10,}{row.length:>10,}{row.words_per_second:>12,.0f}"
+                f"{row.median_ms:>12,.1f}",
+                flush=True,
+            )
+
+
+def _precisions(device: str | None) -> tuple[str, ...]:
+    """What there is to be had on a device."""
+    from elmo.engine.cpu import supported
+    from elmo.engine.precision import PRECISIONS
+
+    if device is not None and not device.startswith("cpu"):
+        return ("fp32",)
+    return ("fp32", *(precision for precision in PRECISIONS if precision != "fp32" and supported(precision)))
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise ElmoError(f"{name} is {text!r}: give whole numbers such as 1,16") from None
+
+
+@app.command()
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
@@ -271,11 +331,10 @@ def _embed_to_stdout(embedder: Embedder, sentences: Iterator[list[str]], report:
 def _facts(model: Model, path: str | None) -> dict[str, Any]:
     from elmo.engine import auto_precision
     from elmo.engine.compiled import compiled
-    from elmo.engine.cpu import supported
+    from elmo.engine.precision import PRECISIONS
     from elmo.model import parameter_count
 
     config = model.config
-    faster: tuple[Any, ...] = ("bf16", "int8")
     lstm, cnn = config.lstm, config.char_cnn
     facts: dict[str, Any] = {
         "model": path or "embedded",
@@ -298,8 +357,8 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     facts["vocabulary"] = len(model.vocab) if model.vocab is not None else "none"
     facts["states"] = ["zero", "carry", *(["warm"] if model.warm is not None else [])]
     facts["learned mix"] = "yes" if model.mix is not None else "no (layers=mix is the average)"
-    facts["precisions here"] = ["fp32", *(precision for precision in faster if supported(precision))]
+    facts["precisions here"] = list(_precisions(None))
     facts["auto precision"] = auto_precision(config)
-    facts["compiled kernels"] = [p for p in ("fp32", *faster) if compiled(p)] or "no"
+    facts["compiled kernels"] = [p for p in PRECISIONS if compiled(p)] or "no"
     facts["language model head"] = "no"
     return facts

@@ -28,10 +28,11 @@ from torch import Tensor
 
 from elmo.chars import BOS, EOS, words_to_ids
 from elmo.config import ModelConfig
-from elmo.engine import EngineName, Precision, make_engine
+from elmo.engine import Engine, EngineName, Precision, make_engine
+from elmo.engine.precision import Precision as Resolved
 from elmo.errors import ElmoError
 from elmo.formats.bundle import Bundle, Network, empty_bilm, fill_bilm
-from elmo.model import ScalarMix, State
+from elmo.model import ScalarMix, State, weight_shapes
 
 Layers = Literal["all", "average", "top", "mix"] | int | Sequence[int]
 Pool = Literal["mean", "max"]
@@ -40,9 +41,9 @@ DType = Literal["float32", "float16"]
 Vectors = NDArray[np.floating[Any]]
 Sentence = str | Sequence[str]
 
-_WINDOW_BYTES = 2**27  # vectors held until their turn comes
+_WINDOW_BYTES = 2**24  # vectors held until their turn comes
 _WINDOW_BATCHES = 16
-_CACHE_BYTES = 2**26  # word vectors kept over the whole run
+_CACHE_BYTES = 2**25  # word vectors kept over the whole run
 _CACHE_BYTES_A_WORD = 256  # what a word costs there beside its vector: its string and its place in the order
 
 
@@ -92,6 +93,11 @@ class EmbedSettings:
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise ElmoError(f"{name} is {getattr(self, name)!r}: give a whole number, 1 or more")
 
+    @property
+    def runs_on(self) -> tuple[str, str]:
+        """What decides the engine: settings that agree in it can share one."""
+        return self.precision, self.engine
+
     def layer_numbers(self, n_layers: int) -> tuple[int, ...]:
         """The layers that must be computed in a model of `n_layers`."""
         if isinstance(self.layers, str):
@@ -131,16 +137,26 @@ class Window:
 class Embedder:
     """Embeds sentences with fixed settings; keeps the vectors of frequent words between calls."""
 
-    def __init__(self, bundle: Bundle, settings: EmbedSettings, *, device: str | torch.device | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        settings: EmbedSettings,
+        *,
+        device: str | torch.device | None = None,
+        like: Embedder | None = None,
+    ) -> None:
         """Get ready to embed with a model.
 
         Args:
             bundle: the model, such as what `elmo.load` returns.
             settings: what to compute.
             device: where to compute it; where the model is if not given. A model elsewhere is copied there.
+            like: an embedder of the same weights and device, whose engine will do if it has the precision.
         """
         self.settings = settings
-        self._network = _on_device(bundle.network, device)
+        self._engine: Engine
+        self.precision: Resolved
+        self._network: Network = _on_device(bundle.network, device) if like is None else like._network
         self.device = _device(self._network)
         self.layers = settings.layer_numbers(self.config.n_layers)
         self._mix = copy.deepcopy(bundle.mix or ScalarMix(self.config.n_layers)).to(self.device)
@@ -153,7 +169,10 @@ class Embedder:
                     "this model has no warm start state: make one with 'elmo convert IN OUT --warm-with TEXT'"
                 )
             self._warm = bundle.warm.to(self._zeros(0).m)
-        self._engine, self.precision = make_engine(self._network, settings.precision, settings.engine)
+        if like is not None and like.settings.runs_on == settings.runs_on:
+            self._engine, self.precision = like._engine, like.precision
+        else:
+            self._engine, self.precision = make_engine(self._network, settings.precision, settings.engine)
         word_bytes = 4 * self.config.lstm.projection_dim + _CACHE_BYTES_A_WORD
         self.cache = WordCache(max(1, _CACHE_BYTES // word_bytes), self._encode)
 
@@ -167,7 +186,7 @@ class Embedder:
         digest = hashlib.sha256(json.dumps(self.config.to_options(), sort_keys=True).encode())
         parts = [*self._mix.state_dict().values()] if self.settings.layers == "mix" else []
         parts += [self._warm.m, self._warm.c] if self._warm is not None else []
-        weights = (self._network.read(name) for name in empty_bilm(self.config).state_dict())
+        weights = (self._network.read(name) for name in weight_shapes(self.config))
         for tensor in itertools.chain(weights, parts):
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         if self._vocab is not None:

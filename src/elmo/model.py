@@ -25,6 +25,7 @@ from elmo.lstm import ProjectedLSTM, reverse
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 
+_HIGHWAY = ("carry", "transform")
 _CONV_BUFFER = 2**23  # outputs of the widest convolution at a time: 32 MB in float32, however many words come
 
 
@@ -415,11 +416,34 @@ class Elmo(nn.Module):
         return torch.stack([mix.penalty(lambda_) for mix in self.mixes if isinstance(mix, ScalarMix)]).sum()
 
 
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight in `BiLM(config).state_dict()`, without the network."""
+    lstm, cnn, width = config.lstm, config.char_cnn, config.lstm.projection_dim
+    shapes: dict[str, tuple[int, ...]] = {}
+    if cnn is None:
+        assert config.n_words is not None
+        shapes["encoder.weight"] = (config.n_words + 1, width)
+    else:
+        shapes["encoder.characters.weight"] = (N_BYTES_AND_MARKS + 1, cnn.embedding_dim)
+        for i, (window, number) in enumerate(cnn.filters):
+            shapes[f"encoder.convolutions.{i}.weight"] = (number, cnn.embedding_dim, window)
+            shapes[f"encoder.convolutions.{i}.bias"] = (number,)
+        linears = [(f"highways.{i}.{part}", cnn.n_filters) for i in range(cnn.n_highway) for part in _HIGHWAY]
+        linears += [("projection", width)] if cnn.n_filters != width else []
+        for name, outputs in linears:
+            shapes[f"encoder.{name}.weight"] = (outputs, cnn.n_filters)
+            shapes[f"encoder.{name}.bias"] = (outputs,)
+    for stack in ("forwards", "backwards"):
+        for k in range(lstm.n_layers):
+            shapes[f"{stack}.{k}.kernel"] = (2 * width, 4 * lstm.dim)
+            shapes[f"{stack}.{k}.bias"] = (4 * lstm.dim,)
+            if lstm.has_projection:
+                shapes[f"{stack}.{k}.projection"] = (lstm.dim, width)
+    return shapes
+
+
 def parameter_count(config: ModelConfig) -> int:
     """Number of parameters of a model, its mask row not counted."""
-    with torch.device("meta"):
-        parameters = BiLM(config).state_dict().items()
-    return sum(
-        math.prod(p.shape) - (p.shape[1] if name in ("encoder.characters.weight", "encoder.weight") else 0)
-        for name, p in parameters
-    )
+    shapes = weight_shapes(config)
+    masks = [shapes[name][1] for name in ("encoder.characters.weight", "encoder.weight") if name in shapes]
+    return sum(map(math.prod, shapes.values())) - sum(masks)

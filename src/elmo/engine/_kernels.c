@@ -149,6 +149,21 @@ __attribute__((target(BASE))) INLINE __m512 from_bf16(__m256i half) {
 
 INLINE __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1); }
 
+#ifdef ELMO_PROFILE /* for benchmarks/cpu_engine.py: cycles of part 0 within the products */
+#include <x86intrin.h>
+static _Thread_local int profiled;
+uint64_t elmo_product_cycles;
+#define PROFILE_BEGIN uint64_t begun_ = __rdtsc();
+#define PROFILE_END                                                                                                    \
+    if (profiled)                                                                                                      \
+        elmo_product_cycles += __rdtsc() - begun_;
+#define PROFILE_PART(part) profiled = (part) == 0;
+#else
+#define PROFILE_BEGIN
+#define PROFILE_END
+#define PROFILE_PART(part)
+#endif
+
 #define FLOAT32 0
 #define BFLOAT16 1
 #define INT8 2

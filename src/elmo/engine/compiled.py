@@ -8,10 +8,7 @@ Shapes: N rows of a product, I its inputs, O its outputs; the LSTM's are those o
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import math
-import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -27,16 +24,16 @@ from torch import Tensor
 
 from elmo.chars import PAD
 from elmo.config import Activation
-from elmo.engine.precision import PRECISIONS, Floats, LSTMWeights, Precision, Tokens
+from elmo.engine.precision import PRECISIONS, SCRATCH, Floats, LSTMWeights, Precision, Tokens, in_large_pages
 
 LIBRARY = Path(__file__).with_name("_kernels.so")
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 _COLUMNS = 64  # of a block
 _CELLS = 16  # of a block of gates
-_LARGEST_KEPT = 2**26  # bytes that a thread keeps for one use
-_SLOTS_OF_WORDS = 512  # inputs whose gates are kept over a batch, the most frequent
-_SLOTS_AHEAD = 256  # inputs whose gates are computed at a time, for the steps that come next
+_BLOCKS_AT_ONCE = 4  # while packing
+_SLOTS_OF_WORDS = 256  # inputs whose gates are kept over a batch, the most frequent
+_SLOTS_AHEAD = 128  # inputs whose gates are computed at a time, for the steps that come next
 
 
 class _Weights(ctypes.Structure):
@@ -173,57 +170,65 @@ def _run(name: str, precision: Precision, call: ctypes.Structure) -> None:
 class _Packed:
     """A weight as the kernels read it; `call` points into the tensors, which are kept here."""
 
-    def __init__(self, weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> None:
-        inputs, columns = weight_IO.shape
+    def __init__(
+        self, columns_of: Callable[[int, int], Tensor], columns: int, bias_O: Tensor | None, precision: Precision
+    ) -> None:
+        """Pack a few blocks at a time, as a copy of a whole weight would be the most memory that is ever needed.
+
+        Args:
+            columns_of: gives the columns of some blocks, from one to another; the last may lack some.
+            columns: how many there are.
+            bias_O: added to the product.
+            precision: of the product.
+        """
+        blocks = -(-columns // _COLUMNS)
         group = 1 << PRECISIONS.index(precision)  # values that make 32 bits
-        groups, blocks = -(-inputs // group), -(-columns // _COLUMNS)
-        padding = (0, blocks * _COLUMNS - columns, 0, groups * group - inputs)
+        groups = -(-len(columns_of(0, 1)) // group)
+        self.columns = columns
+        self._data = in_large_pages((blocks, groups, _COLUMNS, group), _DTYPES[precision])
         self._scales = self._offsets = None
         if precision == "int8":
-            scales_O = weight_IO.abs().amax(dim=0).clamp_min(1e-12) / 127
-            weight_IO = (weight_IO / scales_O).round_()
-            self._scales = _padded(scales_O, blocks)
-            self._offsets = (_padded(weight_IO.sum(dim=0), blocks) * -128).int()
-        weight_IO = torch.nn.functional.pad(weight_IO.to(_DTYPES[precision]), padding)
-        blocked = weight_IO.view(groups, group, blocks, _COLUMNS).permute(2, 0, 3, 1)
-        self._data = _in_large_pages(blocked.shape, blocked.dtype).copy_(blocked)
-        self._bias = None if bias_O is None else _padded(bias_O, blocks)
+            self._scales = torch.empty(blocks * _COLUMNS)
+            self._offsets = torch.empty(blocks * _COLUMNS, dtype=torch.int32)
+        for first in range(0, blocks, _BLOCKS_AT_ONCE):
+            end = min(blocks, first + _BLOCKS_AT_ONCE)
+            weight_IO = columns_of(first, end)
+            padding = (0, (end - first) * _COLUMNS - weight_IO.shape[1], 0, groups * group - len(weight_IO))
+            weight_IO = torch.nn.functional.pad(weight_IO, padding)
+            if self._scales is not None and self._offsets is not None:
+                scales_O = weight_IO.abs().amax(dim=0).clamp_min(1e-12) / 127
+                weight_IO = (weight_IO / scales_O).round_()
+                here = slice(first * _COLUMNS, end * _COLUMNS)
+                self._scales[here], self._offsets[here] = scales_O, -128 * weight_IO.sum(dim=0)
+            blocked = weight_IO.view(groups, group, end - first, _COLUMNS).permute(2, 0, 3, 1)
+            self._data[first:end] = blocked
+        room = blocks * _COLUMNS
+        self._bias = None if bias_O is None else torch.nn.functional.pad(bias_O, (0, room - len(bias_O)))
         kept = (self._data, self._scales, self._offsets, self._bias)
         self.call = _Weights(*[None if t is None else t.data_ptr() for t in kept], groups, blocks, columns)
-        self.columns = columns
 
 
-def _padded(values_O: Tensor, blocks: int) -> Tensor:
-    return torch.nn.functional.pad(values_O.float(), (0, blocks * _COLUMNS - len(values_O)))
+def _pack(weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> _Packed:
+    return _Packed(
+        lambda first, end: weight_IO[:, first * _COLUMNS : end * _COLUMNS], weight_IO.shape[1], bias_O, precision
+    )
 
 
-def _in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Room for weights that are read from end to end at each step, in pages of 2 MB where the system has them."""
-    size = math.prod(shape) * dtype.itemsize
-    room = mmap.mmap(-1, max(size, 1))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            room.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(room, dtype=torch.uint8, count=size).view(dtype).view(shape)
+def _pack_gates(weight_IG: Tensor, bias_G: Tensor | None, precision: Precision) -> _Packed:
+    """Columns are i, j, f, o of all cells; a block gets those of 16 cells."""
+    cells = weight_IG.shape[1] // 4
+
+    def columns_of(first: int, end: int) -> Tensor:
+        return _by_cell(weight_IG.view(-1, 4, cells)[:, :, first * _CELLS : end * _CELLS])
+
+    bias = None if bias_G is None else _by_cell(bias_G.view(1, 4, cells))[0]
+    return _Packed(columns_of, -(-cells // _CELLS) * _COLUMNS, bias, precision)
 
 
-class _Scratch(threading.local):
-    """Room that is used again by the calls of a thread: new memory costs a fault a page, a tenth of the time in all."""
-
-    def __init__(self) -> None:
-        self._rooms: dict[str, Tensor] = {}
-
-    def room(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Uninitialised; good until the thread asks for the same name again."""
-        size = math.prod(shape) * dtype.itemsize
-        if size > _LARGEST_KEPT:  # of a text like no other
-            return torch.empty(shape, dtype=dtype)
-        if name not in self._rooms or self._rooms[name].numel() < size:
-            self._rooms[name] = _in_large_pages((size,), torch.uint8)
-        return self._rooms[name][:size].view(dtype).view(shape)
-
-
-_SCRATCH = _Scratch()
+def _by_cell(gates_I4D: Tensor) -> Tensor:
+    """Blocks of 16 cells with their four gates, the last one padded: `(I, blocks * 64)`."""
+    padded = torch.nn.functional.pad(gates_I4D, (0, -gates_I4D.shape[2] % _CELLS))
+    return padded.view(len(padded), 4, -1, _CELLS).transpose(1, 2).reshape(len(padded), -1)
 
 
 def _operand(name: str, x_NI: Tensor, precision: Precision) -> _Operand:
@@ -232,9 +237,9 @@ def _operand(name: str, x_NI: Tensor, precision: Precision) -> _Operand:
     group = 1 << PRECISIONS.index(precision)
     room, scales = None, None
     if precision != "fp32":
-        room = _SCRATCH.room(f"{name} operand", (rows, -(-width // group)), torch.int32).data_ptr()
+        room = SCRATCH.room(f"{name} operand", (rows, -(-width // group)), torch.int32).data_ptr()
     if precision == "int8":
-        scales = _SCRATCH.room(f"{name} scales", (rows,), torch.float32).data_ptr()
+        scales = SCRATCH.room(f"{name} scales", (rows,), torch.float32).data_ptr()
     return _Operand(x_NI.data_ptr(), rows, width, room, scales)
 
 
@@ -243,7 +248,7 @@ class Linear:
 
     def __init__(self, weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> None:
         """Pack the weight."""
-        self._packed = _Packed(weight_IO, bias_O, precision)
+        self._packed = _pack(weight_IO, bias_O, precision)
         self._precision = precision
 
     def __call__(self, x_NI: Tensor) -> Tensor:
@@ -277,7 +282,7 @@ class Convolutions:
         for weight, bias in filters:
             padded = torch.nn.functional.pad(weight, (0, 0, 0, weight.shape[1] % 2))
             weight_IO = padded.permute(2, 1, 0).flatten(0, 1)  # (width * E, number)
-            self._filters.append((weight.shape[2], _Packed(weight_IO, bias, self._precision)))
+            self._filters.append((weight.shape[2], _pack(weight_IO, bias, self._precision)))
 
     def __call__(self, ids_NC: Tensor) -> Tensor:
         """Convolve and take the largest."""
@@ -326,19 +331,19 @@ class LSTM:
         self._cell_clip, self._proj_clip = (
             float("inf") if clip is None else clip for clip in (weights.cell_clip, weights.proj_clip)
         )
-        self._inputs = _Packed(_by_cell(weights.inputs()), _by_cell(weights.bias()[None])[0], precision)
-        self._recurrent = _Packed(_by_cell(weights.recurrent()), None, precision)
+        self._inputs = _pack_gates(weights.inputs(), weights.bias(), precision)
+        self._recurrent = _pack_gates(weights.recurrent(), None, precision)
         projection = weights.projection()
-        self._projection = None if projection is None else _Packed(projection, None, precision)
+        self._projection = None if projection is None else _pack(projection, None, precision)
 
     def __call__(self, x_NP: Floats, tokens: Tokens, m_BP: Floats, c_BD: Floats, y_NP: Floats) -> None:
         """Run over all steps into `y (tokens, P)`; `m` and `c` are changed in place, each row up to its own end."""
         batch, outputs = m_BP.shape
         plan = tokens.plan(_SLOTS_OF_WORDS, _SLOTS_AHEAD)
         x, m = (torch.from_numpy(np.ascontiguousarray(array)) for array in (x_NP, m_BP))
-        h = _SCRATCH.room("h", (batch, self._cells), torch.float32)
+        h = SCRATCH.room("h", (batch, self._cells), torch.float32)
         kind = torch.float32 if self._precision == "fp32" else torch.bfloat16
-        gates = _SCRATCH.room("gates", (self._inputs.call.blocks, plan.n_slots, _COLUMNS), kind)
+        gates = SCRATCH.room("gates", (self._inputs.call.blocks, plan.n_slots, _COLUMNS), kind)
         barrier = torch.zeros(2, dtype=torch.int32)
         arrays = {name: getattr(plan, name).ctypes.data for name in ("sources", "slots", "pieces", "tokens", "rows")}
         call = _LstmCall(
@@ -363,11 +368,3 @@ class LSTM:
         )
         _run("lstm", self._precision, call)
         m_BP[: len(tokens.last)] = y_NP[tokens.last]
-
-
-def _by_cell(weight_IG: Tensor) -> Tensor:
-    """Columns i, j, f, o of all cells, `(I, 4 * D)`, as blocks of 16 cells with their four gates, padded."""
-    inputs, cells = weight_IG.shape[0], weight_IG.shape[1] // 4
-    gates = weight_IG.view(inputs, 4, cells)
-    gates = torch.nn.functional.pad(gates, (0, -cells % _CELLS))
-    return gates.view(inputs, 4, -1, _CELLS).transpose(1, 2).reshape(inputs, -1)

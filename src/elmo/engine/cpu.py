@@ -25,9 +25,11 @@ from torch.nn import functional as F
 
 from elmo.config import CharCNNConfig, ModelConfig
 from elmo.engine import compiled, plain
-from elmo.engine.precision import Floats, Int64s, LSTMWeights, Precision, Read, Tokens
+from elmo.engine.precision import SCRATCH, Floats, Int64s, LSTMWeights, Precision, Read, Tokens
 from elmo.errors import ElmoError
 from elmo.model import BiLMOutput, State, checked
+
+_WORDS_AT_ONCE = 128  # through the character encoder, 8 KB each and more
 
 
 def supported(precision: Precision) -> bool:
@@ -84,7 +86,7 @@ class CpuEngine:
             for layer in range(max(wanted) + 1):
                 if layer > 0:
                     m, c = (part[layer - 1, d][steps.order] for part in (m_K2BP, c_K2BD))
-                    y_NP = np.empty_like(y_NP)
+                    y_NP = SCRATCH.room(f"y {layer % 2}", y_NP.shape, torch.float32).numpy()
                     _run(self._stacks[d][layer - 1], x_NP, tokens, first, m, c, y_NP)
                     m_K2BP[layer - 1, d, steps.order], c_K2BD[layer - 1, d, steps.order] = m, c
                     if layer > 1 and self._config.lstm.use_skip_connections:
@@ -129,11 +131,10 @@ class _First:
 
     @classmethod
     def of(cls, tokens: Tokens) -> _First | None:
-        """Nothing, where there is no step."""
-        if len(tokens.rows) == 0:
-            return None
-        _, first, which = np.unique(tokens.inputs[: tokens.rows[0]], return_index=True, return_inverse=True)
-        return cls(first, which)
+        """Nothing, where all are distinct."""
+        begin = tokens.inputs[: tokens.rows[0]] if len(tokens.rows) else tokens.inputs
+        _, first, which = np.unique(begin, return_index=True, return_inverse=True)
+        return cls(first, which) if len(first) < len(begin) else None
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,9 @@ class _Encoder:
         self._projection = linear("projection") if cnn.n_filters != config.lstm.projection_dim else None
 
     def __call__(self, ids_NC: Tensor) -> Tensor:
+        return torch.cat([self._encode(piece) for piece in torch.split(ids_NC, _WORDS_AT_ONCE)])
+
+    def _encode(self, ids_NC: Tensor) -> Tensor:
         x_NF: Tensor = self._convolutions(ids_NC)
         for carry, transform in self._highways:
             x_NF = self._highway(x_NF, carry(x_NF), transform(x_NF))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import math
+import mmap
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,9 +25,40 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Read = Callable[[str, slice], Tensor]
 """Some rows of a weight, by the name it has in `BiLM.state_dict`: from a network or a file, one at a time."""
 
+_LARGEST_KEPT = 2**26  # bytes that a thread keeps for one use
+
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float32]
+
+
+def in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros for what is large: in pages of 2 MB where the system has them, and the system has them back when freed."""
+    size = math.prod(shape) * dtype.itemsize
+    room = mmap.mmap(-1, max(size, dtype.itemsize))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            room.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(room, dtype=dtype)[: math.prod(shape)].view(list(shape))
+
+
+class _Scratch(threading.local):
+    """Room that is used again by the calls of a thread: new memory costs a fault a page, a tenth of the time in all."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, Tensor] = {}
+
+    def room(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Uninitialised; good until the thread asks for the same name again."""
+        size = math.prod(shape) * dtype.itemsize
+        if size > _LARGEST_KEPT:  # of a text like no other
+            return torch.empty(shape, dtype=dtype)
+        if name not in self._rooms or self._rooms[name].numel() < size:
+            self._rooms[name] = in_large_pages((size,), torch.uint8)
+        return self._rooms[name][:size].view(dtype).view(shape)
+
+
+SCRATCH = _Scratch()
 
 
 @dataclass(frozen=True)

@@ -170,15 +170,20 @@ def _read_network(file: h5py.File, config: ModelConfig, path: Path) -> Network:
         check_shape(row.theirs, dataset.shape, row.shape, path)
         if dataset.dtype.kind != "f" or dataset.external or dataset.is_virtual:
             raise ElmoError(f"{path}: {row.theirs} is not a plain table of floating-point numbers")
-        check_finite(row.theirs, _whole(dataset), path)
         offset = dataset.id.get_offset()  # None where it is compressed or in pieces
         if offset is not None and dataset.dtype == np.dtype("<f4"):
             layout = None if row.layout == "same" else partial(to_ours, layout=row.layout)
             places[row.ours] = Place(offset, row.shape, torch.float32, layout)
-    if len(places) == len(rows):
-        return Network(config, stored=StoredWeights(path, places))
-    weights = {row.ours: to_ours(_whole(file[row.theirs]), layout=row.layout).contiguous() for row in rows}
-    return Network(config, bilm=fill_bilm(empty_bilm(config), weights))
+    if len(places) < len(rows):
+        weights = {row.ours: to_ours(_whole(file[row.theirs]), layout=row.layout).contiguous() for row in rows}
+        for row in rows:
+            check_finite(row.theirs, weights[row.ours], path)
+        return Network(config, bilm=fill_bilm(empty_bilm(config), weights))
+    stored = StoredWeights(path, places)
+    for row in rows:
+        for piece in stored.pieces(row.ours):
+            check_finite(row.theirs, piece, path)
+    return Network(config, stored=stored)
 
 
 def _whole(dataset: h5py.Dataset) -> Tensor:

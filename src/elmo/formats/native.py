@@ -20,11 +20,10 @@ from elmo.formats.bundle import (
     check_finite,
     check_names,
     check_shape,
-    empty_bilm,
     vocab_in,
 )
 from elmo.formats.stored import Place, StoredWeights
-from elmo.model import ScalarMix, State
+from elmo.model import ScalarMix, State, weight_shapes
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -52,7 +51,7 @@ def read(folder: Path) -> Bundle:
         config = ModelConfig.from_options(raw)
     except ElmoError as error:
         raise ElmoError(f"{folder / CONFIG}: {error}") from error
-    expected = {f"bilm.{name}": tuple(weight.shape) for name, weight in empty_bilm(config).state_dict().items()}
+    expected = {f"bilm.{name}": shape for name, shape in weight_shapes(config).items()}
     parts = raw.get("parts", [])
     if not isinstance(parts, list):
         raise ElmoError(f"{folder / CONFIG}: parts is {parts!r:.50}: a list is expected")
@@ -73,7 +72,7 @@ def read(folder: Path) -> Bundle:
 
 def write(bundle: Bundle, folder: Path) -> None:
     """Write a model into an existing folder."""
-    weights = {f"bilm.{name}": bundle.network.read(name) for name in empty_bilm(bundle.config).state_dict()}
+    weights = {f"bilm.{name}": bundle.network.read(name) for name in weight_shapes(bundle.config)}
     parts = []
     if bundle.warm is not None:
         parts.append("warm")
@@ -118,7 +117,8 @@ def _open_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> StoredWei
     except OSError as error:
         raise ElmoError(f"cannot read {path}: {error}") from error
     for name in expected:
-        check_finite(name, stored(name), path)
+        for piece in stored.pieces(name):
+            check_finite(name, piece, path)
     return stored
 
 
