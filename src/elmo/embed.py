@@ -199,7 +199,10 @@ class Embedder:
         A sentence is a list of tokens, or a string that is split at white space.
         """
         for window in self.windows(map(as_tokens, sentences)):
-            yield from window.vectors
+            vectors = window.vectors[::-1]
+            del window  # what was taken is not held while the next window is computed
+            while vectors:
+                yield vectors.pop()
 
     def windows(self, sentences: Iterable[list[str]]) -> Iterator[Window]:
         """Embed sentences, given as tokens, window after window."""
@@ -208,6 +211,7 @@ class Embedder:
             window = self.embed_group(group, state)
             state = window.state
             yield window
+            del window
 
     def groups(self, sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]:
         """Cut a stream into what is embedded together: a batch of rows where the state is carried, else a window.
@@ -267,12 +271,11 @@ class Embedder:
             sentences = [group[i] for i in batch]
             if starts is not None:
                 embedded, end = self._embed_batch(sentences, types, table_NP, starts.rows_at(batch), boundaries=True)
+                ends.append(end)
             else:
                 assert self._begun is not None
-                embedded, end = self._embed_batch(sentences, types, table_NP, self._begun)
+                embedded, _ = self._embed_batch(sentences, types, table_NP, self._begun)
             vectors.update(zip(batch, embedded, strict=True))
-            if starts is not None:
-                ends.append(end)
         joined = State.join(ends)
         if starts is not None:
             order = list(vectors)  # as they were embedded

@@ -31,7 +31,7 @@ LIBRARY = Path(__file__).with_name("_kernels.so")
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 _COLUMNS = 64  # of a block
 _CELLS = 16  # of a block of gates
-_BLOCKS_AT_ONCE = 4  # while packing
+_BLOCKS_AT_ONCE = 2  # while packing
 _SLOTS_OF_WORDS = 256  # inputs whose gates are kept over a batch, the most frequent
 _SLOTS_AHEAD = 128  # inputs whose gates are computed at a time, for the steps that come next
 
