@@ -1,0 +1,1 @@
+"""The language model: text to shards, pretraining, its softmax, its scores."""
