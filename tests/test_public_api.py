@@ -25,6 +25,7 @@ ROWS = [
     ["lm"],
     ["lm.recurrence", "lm.softmax"],
     ["lm.network"],
+    ["lm.batches"],
     ["engine.gates"],
     ["engine.cpu"],
     ["engine"],
