@@ -161,14 +161,13 @@ class TestValidation:
     @given(st.integers(1, 7), st.integers(1, 9), st.integers(1, 30))
     def test_shows_each_position_once_in_order(self, rows: int, steps: int, number: int) -> None:
         corpus = MemoryCorpus([sentences(9)], unique_sentences(number))
-        seen: list[str] = []
         per_row: list[list[str]] = [[] for _ in range(rows)]
         for streams, counted in validation_windows(corpus, rows=rows, first=0, last=rows, steps=steps):
             for row in range(rows):
                 per_row[row] += words(corpus, streams[2, row][counted[row]])
-        for row in per_row:
-            seen += row
-        assert seen == [word for sentence in unique_sentences(number) for word in [*sentence, "</S>"]]
+        assert [word for words_of_row in per_row for word in words_of_row] == [
+            word for sentence in unique_sentences(number) for word in [*sentence, "</S>"]
+        ]
 
     def test_ranks_share_the_rows_and_get_as_many_windows(self) -> None:
         corpus = small_corpus()

@@ -6,10 +6,11 @@ Nothing heavy is imported before a command runs, so `elmo --help` starts at once
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from elmo.embed import Embedder
     from elmo.jobs import Progress
     from elmo.lines import LineReader
+    from elmo.lm.run import Report as Trained
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -193,6 +195,53 @@ def convert(
             print(f"note: {format} has no place for the {name}; it was left out", file=sys.stderr)
 
 
+@app.command()
+def pretrain(
+    config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help="Settings; ready ones are in configs/.")],
+    out: Annotated[str, typer.Option("--output", "-o", metavar="RUN", help="Folder of the run.")],
+    corpus: Annotated[
+        str | None, typer.Option(metavar="DIR", help="What elmo prepare made; as the settings say if not given.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=V", help="Replace a setting, as train.steps=1000.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with RUN if it was cut; start it if not.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one if not given.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Train a biLM on prepared text; under torchrun, on several devices and machines."""
+    from elmo.lm.corpus import Corpus
+    from elmo.lm.distributed import ranks
+    from elmo.lm.run import MODEL
+    from elmo.lm.run import pretrain as run
+    from elmo.lm.settings import TrainConfig
+    from elmo.progress import ProgressBar
+
+    settings = TrainConfig.read(Path(config), sets or [])
+    with ranks(device) as mine:
+        # One process reads the checksums for all, and a run that goes on has done so before.
+        text = Corpus.open(Path(corpus or settings.corpus), verify=mine.first and not resume)
+        with ExitStack() as stack:
+            bars: list[ProgressBar] = []
+
+            def report(done: Trained) -> None:
+                if not bars:  # only now is it known how many steps there are
+                    bar = ProgressBar("training", total=done.steps, quiet=quiet or not mine.first)
+                    bars.append(stack.enter_context(bar))
+                bars[0].update(done.event.step, done.positions, _training_note(done, settings.softmax.kind))
+
+            try:
+                end = run(settings, text, Path(out), ranks=mine, resume=resume, report=report)
+            except KeyboardInterrupt:
+                print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
+                raise
+        if mine.first and end.best_loss is not None:
+            print(
+                f"{Path(out) / MODEL}: held-out perplexity {math.exp(end.best_loss):.2f} at step {end.best_step:,}",
+                file=sys.stderr,
+            )
+
+
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit code 2."""
     try:
@@ -268,6 +317,13 @@ def _embed_to_stdout(embedder: Embedder, sentences: Iterator[list[str]], report:
         report(done)
 
 
+def _training_note(done: Trained, softmax: str) -> str:
+    # exp of a sampled loss is no perplexity, and is not to be taken for one.
+    shown = "sampled" if softmax == "sampled" else f"perplexity {math.exp(min(done.loss, 99)):.1f}"
+    note = f"step {done.event.step:,} of {done.steps:,}, loss {done.loss:.3f} ({shown})"
+    return note + (f", held out: perplexity {done.validated.perplexity:.1f}" if done.validated else "")
+
+
 def _facts(model: Model, path: str | None) -> dict[str, Any]:
     from elmo.engine import auto_precision
     from elmo.engine.cpu import supported
@@ -301,5 +357,5 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     facts["precisions here"] = ["fp32", *(precision for precision in faster if supported(precision))]
     facts["auto precision"] = auto_precision(config)
     facts["compiled kernel"] = "no" if compiled() is None else "yes"
-    facts["language model head"] = "no"
+    facts["language model head"] = "no" if model.head is None else f"yes, {model.head.n_words:,} words"
     return facts
