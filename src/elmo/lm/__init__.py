@@ -1,1 +1,1 @@
-"""The language model: text to shards, pretraining, its softmax, its scores."""
+"""Pretraining, fine-tuning and the language model itself."""

@@ -9,7 +9,6 @@ RUN/model/             the best model with its head, when the run has ended: `el
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from elmo.errors import ElmoError, MissingExtraError
-from elmo.files import new_file
+from elmo.files import lock, new_file
 from elmo.formats import write_model
 from elmo.formats.bundle import Bundle
 from elmo.lm.batches import Corpus
@@ -211,9 +210,9 @@ def _locked(folder: Path, ranks: Ranks, *, resume: bool) -> Iterator[None]:
     if (folder / LAST).exists() and not (resume or restarted):
         raise ElmoError(f"{folder} holds a run: --resume goes on with it; for a new one give another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / ".lock").open("w") as file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except OSError as error:
             raise ElmoError(f"another run is going on in {folder}") from error
         for left in folder.glob(".*.safetensors.new-*"):  # of a run that was killed while it wrote
