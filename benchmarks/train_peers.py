@@ -85,12 +85,16 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--sentences", type=int, default=40_000)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rows", type=int, nargs="+", default=[32, 128])
+    parser.add_argument("--rows", type=int, nargs="+", default=[64])
+    parser.add_argument("--set", action="append", default=[], help="replace a setting of the demo's, for both")
     parser.add_argument("--threads", type=int)
     given = parser.parse_args()
-    config = TrainConfig.read(CONFIG)
+    config = TrainConfig.read(CONFIG, given.set)
     print(f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.machine()}, PyTorch {torch.__version__}\n")
-    print("| rows | | tokens/s | ratio | median step, ms | of processor time, ms | peak MB |\n|---|---|---|---|---|---|---|")
+    print(
+        "| rows | | tokens/s | ratio | median step, ms | of processor time, ms | peak MB |\n"
+        "|---|---|---|---|---|---|---|"
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_text(folder / "text.txt", given.text, given.sentences)
@@ -102,18 +106,19 @@ def main() -> None:
         for rows in given.rows:
             (folder / "options.json").write_text(json.dumps(peer_options(config, rows, n_words)))
             peer = (folder / "options.json", vocab, folder / "lines.txt", given.steps)
-            ours = (CONFIG, folder / "corpus", given.steps, rows)
+            ours = (CONFIG, folder / "corpus", given.steps, *given.set, f"data.rows={rows}")
             results = [
                 run(given.peer, "simple_elmo_trainer.py", given.threads, *peer),
-                run(sys.executable, "ours_trainer.py", given.threads, *ours),
+                run(sys.executable, "ours_trainer.py", given.threads, *ours, "train.precision=fp32"),
+                run(sys.executable, "ours_trainer.py", given.threads, *ours, "train.precision=bf16"),
             ]
             speeds = [rows * config.data.unroll_steps / statistics.mean(r["seconds"][5:]) for r in results]
             for result, speed in zip(results, speeds, strict=True):
                 median = 1000 * statistics.median(result["seconds"][5:])
                 busy = 1000 * statistics.median(result["processor_seconds"][5:])
                 print(
-                    f"| {rows} | {result['name']} | {speed:,.0f} | {speed / speeds[0]:.1f} | {median:.0f} | {busy:.0f} | "
-                    f"{result['memory_mb']:,.0f} |",
+                    f"| {rows} | {result['name']} | {speed:,.0f} | {speed / speeds[0]:.1f} | "
+                    f"{median:.0f} | {busy:.0f} | {result['memory_mb']:,.0f} |",
                     flush=True,
                 )
 

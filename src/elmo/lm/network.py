@@ -6,7 +6,6 @@ Shapes: B rows, T time steps, N distinct words of the window, C characters of a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -131,7 +130,7 @@ class LanguageModel(nn.Module):
         return drop(x_2TBP), State(torch.stack(ms), torch.stack(cs))
 
     def encode(self, words: Tensor) -> Tensor:
-        """Vectors of the distinct words, `(N, P)`.
+        """Vectors of the distinct words, `(N, P)`: the function of the biLM's encoder.
 
         Words of like length go through the convolutions together, with only as much padding as gives one window of
         nothing else: more of the same windows change neither a maximum nor its gradient.
@@ -144,10 +143,19 @@ class LanguageModel(nn.Module):
         widest = max(width for width, _ in self.config.char_cnn.filters)
         lengths, order = (words != PAD).sum(dim=1).sort(stable=True)
         groups = torch.split(order, _WORDS_OF_ONE_LENGTH)
-        longest: Sequence[int] = lengths[
-            [*range(_WORDS_OF_ONE_LENGTH - 1, len(order) - 1, _WORDS_OF_ONE_LENGTH), -1]
-        ].tolist()
-        encoded = torch.cat(
-            [encoder(words[group, : length + widest]) for group, length in zip(groups, longest, strict=True)]
+        ends = [*range(_WORDS_OF_ONE_LENGTH - 1, len(order) - 1, _WORDS_OF_ONE_LENGTH), len(order) - 1]
+        longest: list[int] = lengths[ends].tolist()
+        x_NF = torch.cat(
+            [_convolve(encoder, words[group, : n + widest]) for group, n in zip(groups, longest, strict=True)]
         )
+        for highway in encoder.highways:
+            x_NF = highway(x_NF)
+        encoded = x_NF if encoder.projection is None else encoder.projection(x_NF)
         return F.embedding(torch.argsort(order), encoded)
+
+
+def _convolve(encoder: CharEncoder, ids_NC: Tensor) -> Tensor:
+    characters = encoder.characters(ids_NC).mT  # (N, E, C)
+    # Not amax: its gradient looks for ties, all of which are windows of the same characters.
+    best = [conv(characters).max(dim=-1).values for conv in encoder.convolutions]
+    return torch.cat([encoder.activation(one) for one in best], dim=1)

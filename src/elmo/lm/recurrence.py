@@ -101,7 +101,9 @@ class _Recurrence(Function):
         x_2NI, kernel, projection, gates, ms, cs, squashed, outputs = ctx.saved_tensors
         _, T, B, cell = squashed.shape
         N, inputs = x_2NI.shape[1:]
-        kernel_2GI, kernel_2GP = kernel[:, :inputs].transpose(1, 2), kernel[:, inputs:].transpose(1, 2)
+        # Turned round once: in bfloat16 a product copies an operand that is not laid out as it likes.
+        kernel_2GI, kernel_2GP = kernel[:, :inputs].mT.contiguous(), kernel[:, inputs:].mT.contiguous()
+        projection_2PD = None if projection is None else projection.mT.contiguous()
         # What each gate's input and the cell get for one unit of the cell's (or output's) gradient, all steps at once.
         i, j, f, o = gates.view(2, T, B, 4, cell).unbind(dim=-2)
         slope = torch.empty_like(gates)
@@ -119,7 +121,7 @@ class _Recurrence(Function):
             torch.add(dy_2TBP[:, t], dm, out=dms[:, t])
             if inside_m is not None:
                 dms[:, t] *= inside_m[:, t]
-            dh = dms[:, t] if projection is None else _product(dms[:, t], projection.transpose(1, 2), clips.dtype, dm)
+            dh = dms[:, t] if projection_2PD is None else _product(dms[:, t], projection_2PD, clips.dtype, dm)
             dc.addcmul_(dh, to_cell[:, t])
             if inside_c is not None:
                 dc *= inside_c[:, t]

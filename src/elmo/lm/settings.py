@@ -104,8 +104,8 @@ class LoopSettings:
     """On the input of every LSTM layer and on the top output."""
     accumulate: int = 1
     """Parts that a device's rows are computed in, to need less memory; the result is the same."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16: products in bfloat16, weights and sums in float32."""
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    """bf16: products in bfloat16, weights and sums in float32; auto: where the device has it."""
     log_every: int = 50
     """Steps between lines of `metrics.jsonl`, which hold the mean over them."""
     validate_every: int = 1000

@@ -180,7 +180,8 @@ class Training:
 
     @property
     def _bf16(self) -> bool:
-        return self.config.train.precision == "bf16"
+        precision = self.config.train.precision
+        return precision == "bf16" or (precision == "auto" and has_bf16(self.ranks.device))
 
     def _sampling(self, step: int, parts: list[Window]) -> Sampling | None:
         head, settings = self.lm.head, self.config.softmax
@@ -242,6 +243,13 @@ def new_language_model(config: TrainConfig, corpus: Corpus) -> LanguageModel:
         else:
             head = SoftmaxHead(n_words, dim)
     return LanguageModel(bilm, head)
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether a device computes in bfloat16 faster than in float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
 def train(training: Training) -> Iterator[Event]:
