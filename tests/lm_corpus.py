@@ -44,7 +44,10 @@ class MemoryCorpus:
         self.types = list(dict.fromkeys(["<S>", "</S>", *tokens, *held_out]))
         self.n_types = len(self.types)
         self._splits = {"train": [self._shard(shard) for shard in train], "valid": [self._shard(valid)]}
-        self._counts = np.array([counted.get(word, 0) for word in self.vocab], dtype=np.int64)
+        ends = sum(map(len, train))
+        unknown = len(tokens) - sum(counted[word] for word in frequent)
+        counted |= {"<S>": ends, "</S>": ends, "<UNK>": unknown}
+        self._counts = np.array([counted[word] for word in self.vocab], dtype=np.int64)
         self.digest = hashlib.sha256(repr((train, valid, n_words)).encode()).hexdigest()
 
     def _shard(self, sentences: Sentences) -> MemoryShard:

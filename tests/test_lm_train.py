@@ -131,6 +131,23 @@ class TestLoop:
         assert isinstance(last, Validated)
         assert last.loss < before
 
+    def test_sampled_and_full_training_come_to_the_same_perplexity(self) -> None:
+        """6 samples of 18 words: what is validated is the full softmax in both."""
+        common: dict[str, Any] = {"train__steps": 300, "train__validate_every": 300, "train__dropout": 0.0}
+        common |= {"optimizer__kind": "adamw", "optimizer__rate": 0.02, "optimizer__decay": "linear"}
+        (*_, sampled), (*_, full) = (train(training(softmax__kind=kind, **common)) for kind in ("sampled", "full"))
+        assert isinstance(sampled, Validated)
+        assert isinstance(full, Validated)
+        assert sampled.perplexity == pytest.approx(full.perplexity, rel=0.05)
+
+    def test_biases_may_start_from_the_words_frequencies(self) -> None:
+        corpus = small_corpus()
+        some = training(corpus, softmax__start="unigram")
+        shares = some.lm.get_parameter("head.bias").detach().exp()
+        expected = torch.from_numpy(corpus.counts() + 1.0)
+        torch.testing.assert_close(shares, (expected / expected.sum()).float())
+        assert some.validate().loss < training(corpus).validate().loss
+
     def test_validation_is_the_full_softmax_over_each_sentence_once(self) -> None:
         corpus = small_corpus()
         some = training(corpus)

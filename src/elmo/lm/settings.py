@@ -41,6 +41,8 @@ class SoftmaxSettings:
     """Sampled for large vocabularies, full for small ones; adaptive is another model, with clusters of rare words."""
     samples: int = 8192
     """Negatives of the sampled softmax, one set a direction for all positions."""
+    start: Literal["zero", "unigram"] = "zero"
+    """What the biases start from: zero, as published, or the log of the words' frequencies, to learn sooner."""
     cutoffs: tuple[int, ...] = ()
     """Words after which the clusters of the adaptive softmax end, ascending."""
 
@@ -52,6 +54,8 @@ class SoftmaxSettings:
                 f"softmax.kind is {self.kind!r} and softmax.cutoffs {list(self.cutoffs)}: cutoffs belong to "
                 "'adaptive', which needs them"
             )
+        if self.start == "unigram" and self.kind == "adaptive":
+            raise ElmoError("softmax.start is 'unigram': an adaptive softmax has no bias a word; give 'zero'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,8 @@ class OptimizerSettings:
     """How weights follow their gradients."""
 
     kind: Literal["adagrad", "adamw"] = "adagrad"
-    """Adagrad is the published one."""
+    """Adagrad is the published one. AdamW is for the full and the adaptive softmax: with samples of a large vocabulary,
+    rows of rare words are seldom touched and fall behind, which the full softmax of a validation then shows."""
     rate: float = 0.2
     """Learning rate (after the warm-up, before the decay)."""
     clip: float = 10.0

@@ -242,6 +242,9 @@ def new_language_model(config: TrainConfig, corpus: Corpus) -> LanguageModel:
             head = AdaptiveHead(n_words, dim, config.softmax.cutoffs)
         else:
             head = SoftmaxHead(n_words, dim)
+            if config.softmax.start == "unigram":
+                counts = torch.from_numpy(np.asarray(corpus.counts(), dtype=np.float64)) + 1
+                head.bias.data.copy_(torch.log(counts / counts.sum()))
     return LanguageModel(bilm, head)
 
 
