@@ -326,3 +326,36 @@ class TestRun:
         monkeypatch.setitem(__import__("sys").modules, "tensorboard", None)
         with pytest.raises(ElmoError, match=r"pip install 'elmo\[tensorboard\]'"):
             pretrain(config(train__tensorboard=True), small_corpus(), tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("kind", ["sampled", "full"])
+def test_losses_are_the_same_on_a_gpu(kind: str) -> None:
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    settings = config(softmax__kind=kind, train__dropout=0.0)
+    runs = [Training(settings, small_corpus(), Ranks(device=torch.device(device))) for device in ("cpu", "cuda")]
+    ours, theirs = (losses(some, 20) for some in runs)
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)
+
+
+class TestHeadInTheNativeFormat:
+    def test_a_head_without_its_words_is_refused(self) -> None:
+        with pytest.raises(ElmoError, match="the head predicts 7 words, none is given"):
+            elmo.Model(bilm=elmo.load().bilm, head=SoftmaxHead(7, 32))
+        words = elmo.Vocabulary(["<S>", "</S>", "<UNK>", "the"])
+        with pytest.raises(ElmoError, match="the head predicts 7 words, the vocabulary has 4"):
+            elmo.Model(bilm=elmo.load().bilm, head=SoftmaxHead(7, 32), vocab=words)
+
+    @pytest.mark.parametrize(
+        "head", [None, 5, {}, {"n_words": 0}, {"n_words": "7"}, {"n_words": 4, "cutoffs": "x"}, {"n_words": 5}]
+    )
+    def test_a_head_that_is_not_what_its_options_say_is_refused(self, tmp_path: Path, head: object) -> None:
+        words = elmo.Vocabulary(["<S>", "</S>", "<UNK>", "the"])
+        bilm = elmo.load().bilm
+        dim = bilm.config.lstm.projection_dim
+        elmo.save(elmo.Model(bilm=bilm, head=SoftmaxHead(4, dim), vocab=words), tmp_path / "model")
+        assert elmo.load(tmp_path / "model").head is not None
+        path = tmp_path / "model" / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"head": head}))
+        with pytest.raises(ElmoError, match=r"head"):
+            elmo.load(tmp_path / "model")

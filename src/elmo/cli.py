@@ -311,7 +311,7 @@ def pretrain(
     """Train a biLM on prepared text; under torchrun, on several devices and machines."""
     from elmo.lm.corpus import Corpus
     from elmo.lm.distributed import ranks
-    from elmo.lm.run import MODEL
+    from elmo.lm.run import LAST, MODEL
     from elmo.lm.run import pretrain as run
     from elmo.lm.settings import TrainConfig
     from elmo.progress import ProgressBar
@@ -319,7 +319,8 @@ def pretrain(
     settings = TrainConfig.read(Path(config), sets or [])
     with ranks(device) as mine:
         # One process reads the checksums for all, and a run that goes on has done so before.
-        text = Corpus.open(Path(corpus or settings.corpus), verify=mine.first and not resume)
+        verify = mine.first and not (Path(out) / LAST).exists()
+        text = Corpus.open(Path(corpus or settings.corpus), verify=verify)
         with ExitStack() as stack:
             bars: list[ProgressBar] = []
 

@@ -82,7 +82,7 @@ def pretrain(
         run = _Run(training, folder, progress)
         try:
             run.go(report)
-        except ElmoError as error:
+        except (ElmoError, OSError) as error:  # a full disk may also meet the metrics
             where = f"the last good checkpoint is of step {run.saved:,}: {folder / LAST}"
             raise ElmoError(f"{error}; {where}" if run.saved else str(error)) from error
         if ranks.first:
