@@ -48,7 +48,7 @@ def run(folder: Path, steps: int, suicide: str | None = None) -> None:
             if first and suicide == f"{mine.rank}:{report.event.step}":
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        pretrain(config(steps, 0.0), small_corpus(), folder, ranks=mine, report=die)
+        pretrain(config(steps, 0.0), small_corpus(), folder, ranks=mine, resume=True, report=die)
 
 
 def kill(folder: Path, steps: int, kills: int, seed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,12 +60,26 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_two_ranks_have_the_loss_of_one_with_the_same_batch(tmp_path: Path, two_ranks: Path) -> None:
-    start("run", tmp_path / "one", 50)
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks") / "one"
+    start("run", folder, 60)
+    return folder
+
+
+def test_two_ranks_have_the_loss_of_one_with_the_same_batch(one_rank: Path, two_ranks: Path) -> None:
     for key, count in (("forward", 50), ("backward", 50), ("norm", 50), ("valid_loss", 2)):
-        one, two = metrics(tmp_path / "one", key), metrics(two_ranks, key)
-        assert len(one) == len(two) == count
-        np.testing.assert_allclose(two, one, atol=1e-5)
+        one, two = metrics(one_rank, key), metrics(two_ranks, key)
+        assert len(two) == count
+        np.testing.assert_allclose(two, one[:count], atol=1e-5)
+
+
+def test_what_two_ranks_began_one_can_go_on_with(tmp_path: Path, one_rank: Path, two_ranks: Path) -> None:
+    shutil.copytree(two_ranks, tmp_path / "run")
+    start("run", tmp_path / "run", 60)
+    together = metrics(tmp_path / "run", "forward")
+    assert len(together) == 60
+    np.testing.assert_allclose(together, metrics(one_rank, "forward"), atol=1e-5)
 
 
 def test_a_killed_rank_starts_again_and_the_run_goes_on(tmp_path: Path, two_ranks: Path) -> None:
