@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import numpy as np
@@ -51,10 +52,10 @@ class WordTable:
         """The words at some places of the table, a block at a time."""
         if not len(self):
             return
-        text = np.memmap(self.text, np.uint8, mode="r")
-        for block in (indices[start : start + _BLOCK] for start in range(0, len(indices), _BLOCK)):
-            starts, ends = self.offsets[block].tolist(), (self.offsets[block + 1] - 1).tolist()
-            yield [text[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True)]
+        with self.text.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+            for block in (indices[start : start + _BLOCK] for start in range(0, len(indices), _BLOCK)):
+                starts, ends = self.offsets[block].tolist(), (self.offsets[block + 1] - 1).tolist()
+                yield [text[start:end].decode() for start, end in zip(starts, ends, strict=True)]
 
     def by_frequency(self) -> NDArray[np.int64]:
         """Places in the table by falling frequency; words that are as frequent stay in the order of their keys."""
