@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,12 @@ def text(tmp_path: Path) -> Path:
 def run(text: Path | Sequence[Path], out: Path, *, part_tokens: int = 2**21, **kwargs: Any) -> Corpus:
     """Prepare with one worker; settings of the config are told from the rest by name."""
     texts = [str(text)] if isinstance(text, Path) else [str(path) for path in text]
-    others = {name: kwargs.pop(name) for name in ("valid", "vocab", "workers", "resume", "overwrite") if name in kwargs}
+    others: dict[str, Any] = {
+        name: kwargs.pop(name) for name in ("valid", "vocab", "workers", "resume", "overwrite") if name in kwargs
+    }
     how = {name: kwargs.pop(name) for name in ("language", "field", "errors") if name in kwargs}
     config = PrepareConfig(reading=Reading(part_tokens=part_tokens, **how), **kwargs)
-    return prepare(texts, out, config, **({"workers": 1} | others))
+    return prepare(texts, out, config, **{"workers": 1, **others})
 
 
 def word_of(row: Any) -> str:
@@ -153,7 +156,7 @@ class TestContent:
             ),
             min_size=2,
             max_size=8,
-        ).filter(lambda documents: len({tuple(sorted(sum(d, []))) for d in documents}) > 1),
+        ).filter(lambda documents: len({tuple(sorted(chain(*document))) for document in documents}) > 1),
         sizes=st.tuples(*[st.integers(10, 80)] * 4),
     )
     def test_any_text_comes_out_as_it_went_in_wherever_it_is_cut(
@@ -174,7 +177,7 @@ class TestContent:
             assert (folder / "cut" / name).read_bytes() == (folder / "whole" / name).read_bytes()
         for split in ("train", "valid"):
             longest = max(map(len, sentences_of(cut, split)))
-            assert all(len(shard.tokens) <= max(sizes[2], longest) for shard in cut.split(split).shards)  # type: ignore[arg-type]
+            assert all(len(shard.tokens) <= max(sizes[2], longest) for shard in cut.split(split).shards)
 
 
 class TestHeldOut:
@@ -347,7 +350,7 @@ class TestAgain:
 
         with pytest.raises(KeyboardInterrupt):
             prepare([str(text)], tmp_path / "out", workers=1, report=cut)
-        with pytest.raises(ElmoError, match="left of a run that was cut.*--resume"):
+        with pytest.raises(ElmoError, match=r"left of a run that was cut.*--resume"):
             run(text, tmp_path / "out")
         with pytest.raises(ElmoError, match="field was 'text' and is 'body' now"):
             run(text, tmp_path / "out", field="body", resume=True)
