@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
-.PHONY: demo test lint types wheel bench-footprint bench-peers clean
+.PHONY: demo test lint types wheel bench-footprint bench-peers bench-prepare clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -29,6 +29,9 @@ bench-footprint: $(VENV)/.installed
 
 bench-peers: $(VENV)/.dev $(VENV)/.installed .peers/.made
 	$(BIN)/python benchmarks/cpu_peers.py
+
+bench-prepare: $(VENV)/.dev $(VENV)/.installed
+	$(BIN)/python benchmarks/prepare.py $(TEXT)
 
 # AllenNLP's torch 1.12 needs numpy below 2, which it does not say.
 .peers/.made:

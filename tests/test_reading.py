@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import pickle
 import sys
 from collections.abc import Callable
 from io import BytesIO
@@ -216,6 +217,11 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"Reading {feature} .*pip install 'elmo\[corpus\]'"):
         lines_of(name if "://" in name else tmp_path / name)
+
+
+def test_a_missing_package_is_told_from_another_process_too() -> None:
+    error = MissingExtraError("Reading .zst", "corpus")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_a_pipe_is_read_by_one_process() -> None:
