@@ -88,11 +88,11 @@ def tokenise(raw: Path, out: Path) -> None:
 
 def write_copies(path: Path, out: Path, size: int) -> None:
     """Write a text again and again, its letters shifted each time, until there are `size` bytes."""
-    text = path.read_text(encoding="utf-8")
-    letters = string.ascii_lowercase
-    with out.open("w", encoding="utf-8") as file:
+    text = path.read_bytes()
+    letters = string.ascii_lowercase.encode()
+    with out.open("wb") as file:
         for shift in range(len(letters)):
-            file.write(text.translate(str.maketrans(letters, letters[shift:] + letters[:shift])) + "\n")
+            file.write(text.translate(bytes.maketrans(letters, letters[shift:] + letters[:shift])) + b"\n")
             file.flush()
             if out.stat().st_size >= size:
                 return

@@ -218,6 +218,10 @@ class TestHeldOut:
             run(write_text(tmp_path / "in.txt", documents), tmp_path / "out")
         assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
+    def test_no_file_is_on_both_sides(self, text: Path, tmp_path: Path) -> None:
+        with pytest.raises(ElmoError, match=r"in\.txt is given for training and as held-out text"):
+            run(text, tmp_path / "out", valid=[str(text)])
+
     def test_given_text_without_a_word_is_refused(self, text: Path, tmp_path: Path) -> None:
         (tmp_path / "blank.txt").write_text(" \n\n")
         with pytest.raises(ElmoError, match="no word in the held-out text"):
@@ -241,11 +245,12 @@ class TestVocabulary:
         assert self.words(tmp_path, text, min_count=2) == [*special, "b"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "v.txt"]
 
+    @settings(max_examples=40)
     @given(
-        words=st.lists(st.text("abcdü日", min_size=1, max_size=3), min_size=1),
+        words=st.lists(st.text("abcdü日", min_size=1, max_size=3), min_size=1, max_size=40),
         room=st.integers(1, 20),
         at_once=st.integers(1, 20),
-        part_tokens=st.integers(1, 10),
+        part_tokens=st.integers(8, 40),
     )
     def test_any_text_is_counted_exactly(
         self, tmp_path_factory: pytest.TempPathFactory, words: list[str], room: int, at_once: int, part_tokens: int
@@ -257,6 +262,12 @@ class TestVocabulary:
             how: dict[str, Any] = {"max_words": room + 3, "reading": Reading(part_tokens=part_tokens)}
             found = self.words(tmp_path_factory.mktemp("words"), "\n".join(words), **how)
         assert found[3:] == expected
+
+    def test_what_a_vocabulary_file_cannot_hold_is_unknown(self, tmp_path: Path) -> None:
+        odd = [[["!!!MAXTERMID", "<UNK>", "a"]], [["!!!MAXTERMID", "<UNK>", "b"]]] * 2
+        corpus = run(write_text(tmp_path / "in.txt", odd), tmp_path / "out", min_count=1, max_words=4)
+        assert corpus.vocab.words in (("<S>", "</S>", "<UNK>", "a"), ("<S>", "</S>", "<UNK>", "b"))
+        Corpus.open(tmp_path / "out")
 
     def test_too_many_words_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(merge, "_MOST_TYPES", 5)
