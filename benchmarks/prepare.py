@@ -8,8 +8,9 @@ with `--tokenize`; then the sentences that come out, one a line, are prepared as
 rate is tokens for each minute of processor time, of all processes together, so it is the rate of one core.
 
 `--large` prepares so many gigabytes of tokenised text instead: copies of the sentences, the letters of each copy
-shifted, so that each brings its own words. `--cut` kills the run after so many seconds, again and again, and resumes
-it. Memory is the largest sum of what the command and its workers held at a time; pages that they share count twice.
+shifted, so that each brings its own words. `--cut` kills the run after so many seconds and resumes it, with half as
+much time again, until it is done. Memory is the largest sum of what the command and its workers held at a time; pages
+that they share count twice.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import json
 import lzma
 import os
+import signal
 import string
 import subprocess
 import sys
@@ -103,7 +105,8 @@ def report(what: str, text: Path, out: Path, options: Sequence[str], cut: float 
     """Prepare a text and print a line."""
     command = [sys.executable, "-m", "elmo", "prepare", str(text), "-o", str(out), "--resume", "-q", *options]
     costs = [measure(command, cut)]
-    while costs[-1].returncode == -9:
+    while costs[-1].returncode == -signal.SIGKILL:
+        cut = None if cut is None else 1.5 * cut  # the last step is repeated from its start
         costs.append(measure(command, cut))
     if costs[-1].returncode:
         raise SystemExit(f"exit code {costs[-1].returncode}")

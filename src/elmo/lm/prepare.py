@@ -6,8 +6,8 @@
 4. Parts are written again as shards of one numbering.
 
 While this lasts everything lies in `OUT.partial`. A run that was cut goes on with step 1 where it was, and repeats the
-rest, which is a small part of the time. OUT appears when all of it is there. Memory: some 600 MB and 32 bytes for each
-different word, and 100 MB for each worker (300 MB for raw text).
+rest, which is a small part of the time. OUT appears when all of it is there. Memory: 160 MB for each worker (450 MB for
+raw text, most of it spaCy's), then for the last steps some 500 MB and 32 bytes for each different word.
 """
 
 from __future__ import annotations
