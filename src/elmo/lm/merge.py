@@ -10,14 +10,15 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmo.errors import ElmoError
+from elmo.errors import TextError
 from elmo.lm.parts import key_of, load_part
-from elmo.vocab import SPECIAL_WORDS, Vocabulary
+from elmo.vocab import NOT_A_WORD, SPECIAL_WORDS, Vocabulary
 
 _AT_ONCE = 2**21  # words of all parts that are brought together at a time: some 400 MB where all of them differ
 _MOST_TYPES = 2**25  # their characters are 3.3 GB by then
@@ -51,10 +52,10 @@ class WordTable:
         """The words at some places of the table, a block at a time."""
         if not len(self):
             return
-        text = np.memmap(self.text, np.uint8, mode="r")
-        for block in (indices[start : start + _BLOCK] for start in range(0, len(indices), _BLOCK)):
-            starts, ends = self.offsets[block].tolist(), (self.offsets[block + 1] - 1).tolist()
-            yield [text[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True)]
+        with self.text.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+            for block in (indices[start : start + _BLOCK] for start in range(0, len(indices), _BLOCK)):
+                starts, ends = self.offsets[block].tolist(), (self.offsets[block + 1] - 1).tolist()
+                yield [text[start:end].decode() for start, end in zip(starts, ends, strict=True)]
 
     def by_frequency(self) -> NDArray[np.int64]:
         """Places in the table by falling frequency; words that are as frequent stay in the order of their keys."""
@@ -88,7 +89,7 @@ def merge_words(parts: Sequence[Path], counts: Path, folder: Path) -> WordTable:
             all_counts.append(range_counts)
             n_types += len(words)
             if n_types > _MOST_TYPES:
-                raise ElmoError(f"there are more than {_MOST_TYPES:,} different words: is this text, split into words?")
+                raise TextError(f"there are more than {_MOST_TYPES:,} different words: is this text, split into words?")
     return WordTable(
         counts=np.concatenate(all_counts),
         offsets=np.concatenate([[0], np.cumsum(np.concatenate(all_lengths))]),
@@ -100,19 +101,20 @@ def merge_words(parts: Sequence[Path], counts: Path, folder: Path) -> WordTable:
 
 def make_vocabulary(table: WordTable, *, max_words: int, min_count: int) -> Vocabulary:
     """The special words, then the most frequent words, at most `max_words` in all; ties by the word itself."""
+    not_words = {*SPECIAL_WORDS, NOT_A_WORD}
     room = max_words - len(SPECIAL_WORDS)
+    wanted = room + len(not_words)  # more, as these may be among them
     frequent = np.flatnonzero(table.counts >= min_count)
-    if len(frequent) > room + 1:  # one more, as "<UNK>" may be among them
-        least = np.partition(table.counts[frequent], len(frequent) - room - 1)[len(frequent) - room - 1]
-    else:
-        least = min_count
+    least = min_count
+    if len(frequent) > wanted:
+        least = int(np.partition(table.counts[frequent], len(frequent) - wanted)[len(frequent) - wanted])
     more = frequent[table.counts[frequent] > least]
     ranked = [(-int(n), word) for n, word in zip(table.counts[more], _flat(table, more), strict=True)]
     equal = frequent[table.counts[frequent] == least]
     # Words that occur once may be most of the table: only as many as there is room for are held at a time.
-    last = heapq.nsmallest(room + 1 - len(ranked), _flat(table, equal))
+    last = heapq.nsmallest(wanted - len(ranked), _flat(table, equal))
     words = [word for _, word in sorted(ranked)] + last
-    return Vocabulary([*SPECIAL_WORDS, *[word for word in words if word not in SPECIAL_WORDS][:room]])
+    return Vocabulary([*SPECIAL_WORDS, *[word for word in words if word not in not_words][:room]])
 
 
 def _flat(table: WordTable, indices: NDArray[np.int64]) -> Iterator[str]:

@@ -6,8 +6,8 @@
 4. Parts are written again as shards of one numbering.
 
 While this lasts everything lies in `OUT.partial`. A run that was cut goes on with step 1 where it was, and repeats the
-rest, which is a small part of the time. OUT appears when all of it is there. Memory: some 600 MB and 32 bytes for each
-different word, and 100 MB for each worker (300 MB for raw text).
+rest, which is a small part of the time. OUT appears when all of it is there. Memory: 160 MB for each worker (450 MB for
+raw text, most of it spaCy's), then for the last steps some 500 MB and 32 bytes for each different word.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def prepare(
     config = config or PrepareConfig()
     words = None if vocab is None else check_vocabulary(Vocabulary.read(vocab), str(vocab))
     pieces = [*_cut(texts, out), *_cut(valid, out, held_out=True)]
+    _refuse_overlap(pieces)
     settings = _settings(config, words, pieces)
     work = Work(out)
     if _is_complete(work, settings, resume=resume, overwrite=overwrite):
@@ -220,6 +221,12 @@ def _cut(texts: Sequence[str], out: Path, *, held_out: bool = False) -> list[Pie
         if "://" not in text and Path(text).is_dir() and out.resolve().is_relative_to(Path(text).resolve()):
             raise ElmoError(f"{out} would lie among the text in {text}: write it elsewhere")
     return cut(find_sources(texts), held_out=held_out)
+
+
+def _refuse_overlap(pieces: Sequence[Piece]) -> None:
+    both = {p.source for p in pieces if p.held_out} & {p.source for p in pieces if not p.held_out}
+    if both:
+        raise ElmoError(f"{min(source.shown for source in both)} is given for training and as held-out text")
 
 
 def _settings(config: PrepareConfig, vocab: Vocabulary | None, pieces: Sequence[Piece]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +113,7 @@ def write_corpus(
         report(writers["train"].n_tokens + writers["valid"].n_tokens)
     splits = {name: {"n_documents": sides.n_documents[name]} | writer.close() for name, writer in writers.items()}
     counts[vocab.ids([BOS, EOS])] = splits["train"]["n_sentences"]
-    np.save(folder / "counts.npy", counts)
+    _save(folder / "counts.npy", counts)
     files = {path.name: {"bytes": path.stat().st_size, "sha256": checksum(path)} for path in sorted(folder.iterdir())}
     facts = {
         "format": "elmo corpus",
@@ -167,8 +167,8 @@ class _ShardWriter:
     def _write(self) -> None:
         stem = f"{self._name}-{self._shards:05d}"
         starts = np.concatenate([[0], np.cumsum(np.concatenate(self._lengths), dtype=np.uint64)]).astype(np.uint64)
-        np.save(self._folder / f"{stem}.tokens.npy", np.concatenate(self._tokens))
-        np.save(self._folder / f"{stem}.starts.npy", starts)
+        _save(self._folder / f"{stem}.tokens.npy", np.concatenate(self._tokens))
+        _save(self._folder / f"{stem}.starts.npy", starts)
         self._tokens, self._lengths, self._size = [], [], 0
         self._shards += 1
 
@@ -179,21 +179,34 @@ def _write_types(
     """Write characters and targets of the types in `order`; how often each word of the vocabulary is a target."""
     counts = np.zeros(len(vocab), np.int64)
     n_types = N_BOUNDARIES + len(table)
-    targets = np.lib.format.open_memmap(folder / "targets.npy", "w+", np.int32, (n_types,))
-    with (folder / "characters.npy").open("wb") as file:
-        header = {"descr": "<i2", "fortran_order": False, "shape": (n_types, max_characters)}
-        np.lib.format.write_array_header_1_0(file, header)
+    with (
+        _new_array(folder / "characters.npy", "<i2", (n_types, max_characters)) as characters,
+        _new_array(folder / "targets.npy", "<i4", (n_types,)) as targets,
+    ):
         done = 0
         for words in _blocks(table, order):
-            file.write(words_to_ids(words, max_characters).astype("<i2").tobytes())
-            ids = np.array(vocab.ids(words), np.int32)
-            targets[done : done + len(ids)] = ids
+            characters.write(words_to_ids(words, max_characters).astype("<i2").tobytes())
+            ids = np.array(vocab.ids(words), "<i4")
+            targets.write(ids.tobytes())
             if done:  # the boundaries are counted with the sentences
                 start = done - N_BOUNDARIES
                 np.add.at(counts, ids, table.counts[order[start : start + len(ids)]])
             done += len(ids)
-    targets.flush()
     return counts
+
+
+def _new_array(path: Path, dtype: str, shape: tuple[int, ...]) -> BinaryIO:
+    """An .npy file that has its header; numpy's own way to write would crash, or not say why, where a disk is full."""
+    file = path.open("wb")
+    header = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file
+
+
+def _save(path: Path, array: NDArray[Any]) -> None:
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    with _new_array(path, little.dtype.str, array.shape) as file:
+        file.write(little.data)
 
 
 def _blocks(table: WordTable, order: NDArray[np.int64]) -> Iterator[list[str]]:
