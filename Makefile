@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
-.PHONY: demo test lint types wheel bench-cpu bench-footprint bench-peers clean
+.PHONY: demo test lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -32,6 +32,12 @@ bench-peers: $(VENV)/.dev $(VENV)/.installed .peers/.made
 
 bench-cpu: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/python benchmarks/cpu_engine.py
+
+bench-train: $(VENV)/.dev $(VENV)/.installed .peers/.made
+	$(BIN)/python benchmarks/train_peers.py
+
+bench-prepare: $(VENV)/.dev $(VENV)/.installed
+	$(BIN)/python benchmarks/prepare.py $(TEXT)
 
 # AllenNLP's torch 1.12 needs numpy below 2, which it does not say.
 .peers/.made:

@@ -252,3 +252,62 @@ def test_an_interrupted_run_says_how_to_go_on(folder: Path, tmp_path: Path) -> N
 
 def test_version() -> None:
     assert run_elmo("--version").stdout.decode().strip() == f"elmo {elmo.__version__}"
+
+
+class TestPretrain:
+    CONFIG = """
+        [model.lstm]
+        dim = 12
+        projection_dim = 5
+        [model.char_cnn]
+        embedding = { dim = 4 }
+        filters = [[1, 4], [2, 8]]
+        [data]
+        rows = 4
+        unroll_steps = 5
+        [softmax]
+        samples = 5
+        [train]
+        steps = 6
+        validate_every = 3
+    """
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        (tmp_path / "config.toml").write_text(self.CONFIG)
+        documents = [f"cat {number} sat on the mat .\nit purred .\n" for number in range(30)]
+        (tmp_path / "text.txt").write_text("\n".join(documents))
+        done = run_elmo("prepare", "text.txt", "-o", "corpus", "--valid-share", "0.2", "-q", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return tmp_path
+
+    def test_trains_on_what_prepare_made_and_leaves_a_model_with_its_head(self, folder: Path) -> None:
+        done = run_elmo("pretrain", "config.toml", "--corpus", "corpus", "-o", "run", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert b"run/model: held-out perplexity" in done.stderr
+        facts = json.loads(run_elmo("info", folder / "run" / "model", "--json").stdout)
+        assert facts["language model head"] == f"yes, {facts['vocabulary']:,} words"
+        again = run_elmo("pretrain", "config.toml", "--corpus", "corpus", "-o", "run", cwd=folder)
+        assert again.returncode == 2
+        assert b"--resume goes on with it" in again.stderr
+        resumed = run_elmo(
+            "pretrain",
+            "config.toml",
+            "--corpus",
+            "corpus",
+            "-o",
+            "run",
+            "--resume",
+            "--set",
+            "train.steps=9",
+            cwd=folder,
+        )
+        assert resumed.returncode == 0, resumed.stderr
+        assert b'"step": 9' in (folder / "run" / "metrics.jsonl").read_bytes()
+
+    def test_a_mistake_is_one_line(self, tmp_path: Path) -> None:
+        (tmp_path / "config.toml").write_text(self.CONFIG)
+        done = run_elmo("pretrain", "config.toml", "-o", "run", "--set", "train.stepps=9", cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr == b"error: config.toml: unknown setting train.stepps: did you mean train.steps?\n"
+        assert not (tmp_path / "run").exists()

@@ -6,10 +6,11 @@ Nothing heavy is imported before a command runs, so `elmo --help` starts at once
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from elmo.embed import Embedder
     from elmo.jobs import Progress
     from elmo.lines import LineReader
+    from elmo.lm.corpus import Corpus
+    from elmo.lm.parts import Progress as CorpusProgress
+    from elmo.lm.prepare import Report
+    from elmo.lm.run import Report as Trained
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,6 +44,14 @@ VocabOption = Annotated[str | None, typer.Option(help="Vocabulary of a model tha
 TokenizeOption = Annotated[bool, typer.Option("--tokenize", help="IN is raw text: split it into sentences and words.")]
 LanguageOption = Annotated[str, typer.Option(help="Language of raw text: a code such as en; xx for any.")]
 ErrorsOption = Annotated[str, typer.Option(help="Bytes that are not text: strict stops, replace goes on.")]
+TextsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="TEXT...", help="Files, folders, globs, URLs; .gz .xz .zst .jsonl .parquet; - is stdin."),
+]
+MaxWordsOption = Annotated[int, typer.Option(help="Size of the vocabulary, the three special words included.")]
+FieldOption = Annotated[str, typer.Option(help="Where the text is: field of .jsonl, column of .parquet.")]
+WorkersOption = Annotated[int | None, typer.Option(help="Processes; all cores if not given.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is at OUT.")]
 
 
@@ -253,6 +266,142 @@ def convert(
             print(f"note: {format} has no place for the {name}; it was left out", file=sys.stderr)
 
 
+@app.command()
+def vocab(
+    texts: TextsArgument,
+    out: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help="File to write.")],
+    max_words: MaxWordsOption = 800_000,
+    min_count: Annotated[int, typer.Option(help="Leave out rarer words.")] = 1,
+    tokenize: TokenizeOption = False,
+    language: LanguageOption = "en",
+    field: FieldOption = "text",
+    errors: ErrorsOption = "strict",
+    workers: WorkersOption = None,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Count words and write the most frequent: <S>, </S>, <UNK>, then by falling frequency."""
+    from elmo.lm.parts import Reading
+    from elmo.lm.prepare import write_vocabulary
+
+    checked: Any = errors
+    with _corpus_bars(quiet) as report:
+        words = write_vocabulary(
+            texts,
+            Path(out),
+            reading=Reading(language=language if tokenize else None, field=field, errors=checked),
+            max_words=max_words,
+            min_count=min_count,
+            workers=workers,
+            overwrite=overwrite,
+            report=report,
+        )
+    if not quiet:
+        print(f"{out}: {len(words):,} words", file=sys.stderr)
+
+
+@app.command()
+def prepare(
+    texts: TextsArgument,
+    out: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder to write.")],
+    vocab: Annotated[str | None, typer.Option(help="Vocabulary file; made from the text if not given.")] = None,
+    max_words: MaxWordsOption = 800_000,
+    min_count: Annotated[int, typer.Option(help="A rarer word of the text is <UNK>; not with --vocab.")] = 2,
+    tokenize: TokenizeOption = False,
+    language: LanguageOption = "en",
+    field: FieldOption = "text",
+    errors: ErrorsOption = "strict",
+    valid: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Held-out text; may be repeated.")] = None,
+    valid_share: Annotated[float, typer.Option(help="Share of the documents to hold out; not with --valid.")] = 0.01,
+    seed: Annotated[int, typer.Option(help="Chooses the documents held out.")] = 0,
+    max_characters: Annotated[int, typer.Option(help="Characters of a word, its two marks included.")] = 50,
+    workers: WorkersOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut.")] = False,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make the folder that training reads: one sentence a line and blank lines between documents, or --tokenize."""
+    from elmo.lm.parts import Reading
+    from elmo.lm.prepare import PrepareConfig
+    from elmo.lm.prepare import prepare as run
+
+    checked: Any = errors
+    config = PrepareConfig(
+        reading=Reading(language=language if tokenize else None, field=field, errors=checked),
+        max_words=max_words,
+        min_count=min_count,
+        valid_share=valid_share,
+        seed=seed,
+        max_characters=max_characters,
+    )
+    try:
+        with _corpus_bars(quiet) as report:
+            corpus = run(
+                texts,
+                Path(out),
+                config,
+                valid=valid or (),
+                vocab=Path(vocab) if vocab is not None else None,
+                workers=workers,
+                resume=resume,
+                overwrite=overwrite,
+                report=report,
+            )
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
+        raise
+    if not quiet:
+        _print_corpus(out, corpus)
+
+
+@app.command()
+def pretrain(
+    config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help="Settings; ready ones are in configs/.")],
+    out: Annotated[str, typer.Option("--output", "-o", metavar="RUN", help="Folder of the run.")],
+    corpus: Annotated[
+        str | None, typer.Option(metavar="DIR", help="What elmo prepare made; as the settings say if not given.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=V", help="Replace a setting, as train.steps=1000.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with RUN if it was cut; start it if not.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one if not given.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Train a biLM on prepared text; under torchrun, on several devices and machines."""
+    from elmo.lm.corpus import Corpus
+    from elmo.lm.distributed import ranks
+    from elmo.lm.run import LAST, MODEL
+    from elmo.lm.run import pretrain as run
+    from elmo.lm.settings import TrainConfig
+    from elmo.progress import ProgressBar
+
+    settings = TrainConfig.read(Path(config), sets or [])
+    with ranks(device) as mine:
+        # One process reads the checksums for all, and a run that goes on has done so before.
+        verify = mine.first and not (Path(out) / LAST).exists()
+        text = Corpus.open(Path(corpus or settings.corpus), verify=verify)
+        with ExitStack() as stack:
+            bars: list[ProgressBar] = []
+
+            def report(done: Trained) -> None:
+                if not bars:  # only now is it known how many steps there are
+                    bar = ProgressBar("training", total=done.steps, quiet=quiet or not mine.first)
+                    bars.append(stack.enter_context(bar))
+                bars[0].update(done.event.step, done.positions, _training_note(done, settings.softmax.kind))
+
+            try:
+                end = run(settings, text, Path(out), ranks=mine, resume=resume, report=report)
+            except KeyboardInterrupt:
+                print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
+                raise
+        if mine.first and end.best_loss is not None:
+            print(
+                f"{Path(out) / MODEL}: held-out perplexity {math.exp(end.best_loss):.2f} at step {end.best_step:,}",
+                file=sys.stderr,
+            )
+
+
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit code 2."""
     try:
@@ -328,6 +477,42 @@ def _embed_to_stdout(embedder: Embedder, sentences: Iterator[list[str]], report:
         report(done)
 
 
+def _training_note(done: Trained, softmax: str) -> str:
+    # exp of a sampled loss is no perplexity, and is not to be taken for one.
+    shown = "sampled" if softmax == "sampled" else f"perplexity {math.exp(min(done.loss, 99)):.1f}"
+    note = f"step {done.event.step:,} of {done.steps:,}, loss {done.loss:.3f} ({shown})"
+    return note + (f", held out: perplexity {done.validated.perplexity:.1f}" if done.validated else "")
+
+
+@contextmanager
+def _corpus_bars(quiet: bool) -> Iterator[Report]:
+    """A progress bar for each stage of preparing text, one after the other."""
+    from contextlib import ExitStack
+
+    from elmo.progress import ProgressBar
+
+    with ExitStack() as stack:
+        bars: dict[str, ProgressBar] = {}
+
+        def report(stage: str, done: CorpusProgress, total: int) -> None:
+            if stage not in bars:
+                stack.close()
+                bars[stage] = stack.enter_context(ProgressBar(stage, total=total or None, quiet=quiet))
+            bars[stage].update(done.bytes, done.tokens, f"{done.tokens:,} tokens")
+
+        yield report
+
+
+def _print_corpus(out: str, corpus: Corpus) -> None:
+    print(f"{out}: {corpus.n_types:,} different words, {len(corpus.vocab):,} in the vocabulary", file=sys.stderr)
+    for name in ("train", "valid"):
+        split = corpus.split(name)
+        facts = f"{split.n_documents:,} documents, {split.n_sentences:,} sentences, {split.n_tokens:,} tokens"
+        print(f"{name}: {facts}", file=sys.stderr)
+    if not corpus.counts()[corpus.vocab.ids(["<UNK>"])[0]]:
+        print("note: no word of the training text is unknown, so <UNK> will not be learned", file=sys.stderr)
+
+
 def _facts(model: Model, path: str | None) -> dict[str, Any]:
     from elmo.engine import auto_precision
     from elmo.engine.compiled import compiled
@@ -360,5 +545,5 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     facts["precisions here"] = list(_precisions(None))
     facts["auto precision"] = auto_precision(config)
     facts["compiled kernels"] = [p for p in PRECISIONS if compiled(p)] or "no"
-    facts["language model head"] = "no"
+    facts["language model head"] = "no" if model.head is None else f"yes, {model.head.n_words:,} words"
     return facts

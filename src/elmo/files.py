@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import h5py
 
@@ -94,6 +94,15 @@ def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
         with h5py.File(raw, "w") as file:
             yield file, raw.check
         raw.check()
+
+
+def lock(file: IO[str]) -> None:
+    """Take a file for this process alone, or raise OSError; where the system has no such locks, do without."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def cannot_write(path: Path, error: Exception) -> ElmoError:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor
 from elmo.config import read_json
 from elmo.embed import Embedder, Sentence, Window, as_tokens
 from elmo.errors import ElmoError
-from elmo.files import cannot_write, new_file
+from elmo.files import cannot_write, lock, new_file
 from elmo.model import State
 from elmo.sinks import About, FileFormat, Record, check_format, format_of, read_about, write_records
 
@@ -175,7 +175,7 @@ class Parts:
         self.folder.mkdir(exist_ok=True)
         with (self.folder / "lock").open("w") as file:
             try:
-                _lock(file)
+                lock(file)
             except OSError as error:
                 raise ElmoError(f"another run is writing into {self.folder}: wait until it has ended") from error
             try:
@@ -337,15 +337,6 @@ def _checked(tokens: list[str], number: int) -> list[str]:
     except UnicodeEncodeError as error:
         raise ElmoError(f"sentence {number} has half a surrogate pair, which is no text") from error
     return tokens
-
-
-def _lock(file: IO[str]) -> None:
-    """Take a file for this process alone; where the system has no such locks, do without."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _add_to(digest: hashlib._Hash, group: Iterable[list[str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from types import TracebackType
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -20,6 +21,7 @@ class ProgressBar:
         self._start = time.monotonic()
         self._next_line = self._start + _SECONDS_BETWEEN_LINES
         self._first_tokens: int | None = None
+        self._first_done = 0
         self.tokens = 0
         self._rich = None
         if not quiet and sys.stderr.isatty():
@@ -53,18 +55,25 @@ class ProgressBar:
     def update(self, done: int, tokens: int, note: str) -> None:
         """Say that `done` of the total and so many tokens are done; the first call says where an earlier run ended."""
         if self._first_tokens is None:
-            self._first_tokens = tokens
+            self._first_tokens, self._first_done = tokens, done
         self.tokens = tokens - self._first_tokens
         if self._rich is not None:
             self._rich.update(self._task, completed=done, note=f"{note}, {self._rate:,.0f} tokens/s")
         elif not self._quiet and time.monotonic() >= self._next_line:
             share = f" {100 * done / self._total:.0f} %," if self._total else ""
-            print(f"{self._what}:{share} {note}, {self._rate:,.0f} tokens/s", file=sys.stderr, flush=True)
+            left = self._time_left(done)
+            print(f"{self._what}:{share} {note}, {self._rate:,.0f} tokens/s{left}", file=sys.stderr, flush=True)
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
 
     def summary(self) -> str:
         """What was done since the start, and how fast."""
         return f"{self.tokens:,} tokens in {time.monotonic() - self._start:.1f} s ({self._rate:,.0f} tokens/s)"
+
+    def _time_left(self, done: int) -> str:
+        if self._total is None or done <= self._first_done:
+            return ""
+        seconds = (time.monotonic() - self._start) * (self._total - done) / (done - self._first_done)
+        return f", {timedelta(seconds=round(seconds))} left"
 
     @property
     def _rate(self) -> float:

@@ -65,7 +65,7 @@ _CHUNK = re.compile(rf"{_ATOM}|[^\s{_WIDE_FINAL}{_HAN}{_KATAKANA}{_THAI}{_EMOJI}
 _MAX_CHUNK = 120
 _LONG_CHUNK = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://\S*[\w/]|(?:[^\x00-\x7f]|[A-Za-z0-9])+|(.)\1*", re.DOTALL)
 _MAX_CACHED_CHUNK = 40
-_MAX_CACHE = 1 << 16
+_MAX_CACHE = 1 << 18  # some 50 MB; a corpus has a long tail of words that come again
 
 _NEED_SEGMENTER = frozenset({"ja", "ko", "th", "vi"})  # spaCy has no rules for them, only other packages
 _BOUND_PREFIXES = (

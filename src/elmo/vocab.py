@@ -9,7 +9,7 @@ from pathlib import Path
 from elmo.errors import ElmoError
 
 SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")
-_NOT_A_WORD = "!!!MAXTERMID"  # a line that the 1 Billion Word Benchmark's vocabulary carries; bilm-tf skips it
+NOT_A_WORD = "!!!MAXTERMID"  # a line that the 1 Billion Word Benchmark's vocabulary carries; bilm-tf skips it
 
 
 class Vocabulary:
@@ -36,7 +36,7 @@ class Vocabulary:
         if lines and not lines[-1]:
             lines.pop()
         try:
-            return cls(word for word in map(str.strip, lines) if word != _NOT_A_WORD)
+            return cls(word for word in map(str.strip, lines) if word != NOT_A_WORD)
         except ElmoError as error:
             raise ElmoError(f"{path}: {error}") from error
 

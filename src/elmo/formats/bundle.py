@@ -14,6 +14,7 @@ from torch import Tensor
 
 from elmo.config import ModelConfig
 from elmo.errors import ElmoError
+from elmo.lm.softmax import Head
 from elmo.model import BiLM, ScalarMix, State
 from elmo.vocab import Vocabulary
 
@@ -88,7 +89,9 @@ class Bundle:
     network: Network
     """The biLM, in memory or in a file."""
     vocab: Vocabulary | None = None
-    """Its words: needed by a model that reads words instead of characters."""
+    """Its words: needed by a model that reads words instead of characters, and by a head."""
+    head: Head | None = None
+    """The language model's softmax over the vocabulary."""
     warm: State | None = None
     """A start state of one row, made once from neutral text."""
     mix: ScalarMix | None = None
@@ -106,6 +109,9 @@ class Bundle:
                 raise ElmoError(f"the vocabulary has {len(self.vocab)} words, the model's word table {config.n_words}")
             if self.vocab.words[:2] != ("<S>", "</S>"):
                 raise ElmoError("the vocabulary of a model that reads words must begin with <S> and </S>")
+        if self.head is not None and (self.vocab is None or len(self.vocab) != self.head.n_words):
+            found = "none is given" if self.vocab is None else f"the vocabulary has {len(self.vocab)}"
+            raise ElmoError(f"the head predicts {self.head.n_words} words, {found}")
         if self.mix is not None and len(self.mix.weights) != config.n_layers:
             raise ElmoError(f"the mix has {len(self.mix.weights)} weights, the model {config.n_layers} layers")
         if self.mix is not None and self.mix.layer_norm:

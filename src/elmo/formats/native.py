@@ -23,6 +23,7 @@ from elmo.formats.bundle import (
     vocab_in,
 )
 from elmo.formats.stored import Place, StoredWeights
+from elmo.lm.softmax import AdaptiveHead, Head, SoftmaxHead
 from elmo.model import ScalarMix, State, weight_shapes
 
 CONFIG = "config.json"
@@ -32,6 +33,7 @@ FILES = (CONFIG, WEIGHTS, CARD, VOCAB_FILE)
 
 _MARK = {"format": "elmo", "version": 1}
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_MOST_WORDS = 2**31
 
 
 def is_native(folder: Path) -> bool:
@@ -57,14 +59,23 @@ def read(folder: Path) -> Bundle:
         raise ElmoError(f"{folder / CONFIG}: parts is {parts!r:.50}: a list is expected")
     for part in parts:
         expected |= _part_shapes(part, config)
+    head = _empty_head(raw, config, folder) if "head" in parts else None
+    if head is not None:
+        expected |= {f"head.{name}": tuple(weight.shape) for name, weight in head.state_dict().items()}
     stored = _open_weights(folder / WEIGHTS, expected)
     weights = {name: stored(name) for name in expected if not name.startswith("bilm.")}
+    if head is not None:
+        head.load_state_dict(
+            {name.removeprefix("head."): w for name, w in weights.items() if name.startswith("head.")}, assign=True
+        )
+        head.eval().requires_grad_(False)
     card = folder / CARD
     return Bundle(
         network=Network(config, stored=lambda name, rows: stored(f"bilm.{name}", rows)),
         vocab=vocab_in(folder, config),
         warm=State(weights["warm.m"], weights["warm.c"]) if "warm.m" in weights else None,
         mix=_mix(weights),
+        head=head,
         card=card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None,
         source="native",
     )
@@ -80,7 +91,13 @@ def write(bundle: Bundle, folder: Path) -> None:
     if bundle.mix is not None:
         parts.append("mix")
         weights |= {f"mix.{name}": weight for name, weight in bundle.mix.state_dict().items()}
-    config = _MARK | {"parts": parts} | bundle.config.to_options()
+    about: dict[str, object] = {}
+    if bundle.head is not None:
+        parts.append("head")
+        weights |= {f"head.{name}": weight for name, weight in bundle.head.state_dict().items()}
+        cutoffs = list(bundle.head.cutoffs) if isinstance(bundle.head, AdaptiveHead) else None
+        about = {"head": {"n_words": bundle.head.n_words, "cutoffs": cutoffs}}
+    config = _MARK | {"parts": parts} | about | bundle.config.to_options()
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     try:
         save_file({name: w.detach().cpu().contiguous() for name, w in weights.items()}, folder / WEIGHTS)
@@ -101,7 +118,27 @@ def _part_shapes(part: str, config: ModelConfig) -> dict[str, tuple[int, ...]]:
         }
     if part == "mix":
         return {"mix.weights": (config.n_layers,), "mix.gamma": ()}
-    raise ElmoError(f"{CONFIG} names the part {part!r}; 'warm' and 'mix' are known")
+    if part == "head":  # its shapes follow from what the options say of it
+        return {}
+    raise ElmoError(f"{CONFIG} names the part {part!r}; 'warm', 'mix' and 'head' are known")
+
+
+def _empty_head(raw: dict[str, Any], config: ModelConfig, folder: Path) -> Head:
+    about = raw.get("head")
+    n_words = about.get("n_words") if isinstance(about, dict) else None
+    cutoffs = about.get("cutoffs") if isinstance(about, dict) else None
+    numbers = [n_words, *(cutoffs or [])] if isinstance(cutoffs, list | None) else [None]
+    if n_words is None or any(type(number) is not int or not 0 < number <= _MOST_WORDS for number in numbers):
+        raise ElmoError(
+            f"{folder / CONFIG}: head is {about!r:.80}: the numbers n_words and, of an adaptive softmax, cutoffs are "
+            "expected"
+        )
+    try:
+        with torch.device("meta"):
+            dim = config.lstm.projection_dim
+            return AdaptiveHead(n_words, dim, cutoffs) if cutoffs else SoftmaxHead(n_words, dim)
+    except ElmoError as error:
+        raise ElmoError(f"{folder / CONFIG}: {error}") from error
 
 
 def _open_weights(path: Path, expected: dict[str, tuple[int, ...]]) -> StoredWeights:

@@ -1,0 +1,1 @@
+"""Pretraining, fine-tuning and the language model itself."""

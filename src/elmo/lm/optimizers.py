@@ -1,0 +1,97 @@
+"""Adagrad as published, and AdamW with warm-up and decay; both for whole weights and for rows of a table.
+
+A step of the sampled softmax has a gradient for few of the head's rows. Those rows, and their share of the optimizer's
+state, are taken out, updated as a weight of their own, and put back: what is not touched costs nothing. Adagrad is then
+exactly what it would be with a gradient of zeros for the others; AdamW is "lazy" (untouched rows neither decay nor
+move), as TensorFlow's sparse Adam.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from elmo.lm.settings import OptimizerSettings
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of a weight, or of some of its rows."""
+
+    name: str
+    weight: Tensor
+    value: Tensor
+    """In the weight's shape, or `(R, ...)` for its rows."""
+    rows: Tensor | None = None
+    """Which rows, `(R,)`, each once; None for the whole weight."""
+
+
+class Optimizer:
+    """Weights follow gradients; what it remembers is in `state`, tensors by name."""
+
+    def __init__(self, settings: OptimizerSettings, weights: Iterable[tuple[str, Tensor]], *, last_step: int) -> None:
+        """Remember nothing yet; the rate's decay ends at `last_step`."""
+        self._settings = settings
+        self._last_step = last_step
+        self.state: dict[str, Tensor] = {}
+        for name, weight in weights:
+            if settings.kind == "adagrad":
+                self.state[f"{name}.sum"] = torch.full_like(weight, settings.accumulator, requires_grad=False)
+            else:
+                self.state[f"{name}.mean"] = torch.zeros_like(weight, requires_grad=False)
+                self.state[f"{name}.square"] = torch.zeros_like(weight, requires_grad=False)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, the first being 1."""
+        settings = self._settings
+        if step <= settings.warmup:
+            return settings.rate * step / settings.warmup
+        if settings.decay == "none":
+            return settings.rate
+        done = min(1.0, (step - settings.warmup) / max(1, self._last_step - settings.warmup))
+        left = 1 - done if settings.decay == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+        return settings.rate * (settings.floor + (1 - settings.floor) * left)
+
+    @torch.no_grad()
+    def apply(self, gradients: Iterable[Gradient], step: int) -> None:
+        """Change the weights; the gradients are used up."""
+        for gradient in gradients:
+            whole = [gradient.weight, *self._memories(gradient.name)]
+            if gradient.rows is None:
+                self._update(gradient.value, step, *whole)
+                continue
+            taken = [tensor.index_select(0, gradient.rows) for tensor in whole]
+            self._update(gradient.value, step, *taken)
+            for tensor, changed in zip(whole, taken, strict=True):
+                tensor.index_copy_(0, gradient.rows, changed)
+
+    def _memories(self, name: str) -> Iterator[Tensor]:
+        for kind in ("sum",) if self._settings.kind == "adagrad" else ("mean", "square"):
+            yield self.state[f"{name}.{kind}"]
+
+    def _update(self, gradient: Tensor, step: int, weight: Tensor, *memories: Tensor) -> None:
+        settings, rate = self._settings, self.rate(step)
+        if settings.kind == "adagrad":
+            (total,) = memories
+            total.addcmul_(gradient, gradient)
+            weight.addcdiv_(gradient, total.sqrt(), value=-rate)
+            return
+        mean, square = memories
+        mean.lerp_(gradient, 1 - settings.beta1)
+        square.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
+        weight.mul_(1 - rate * settings.weight_decay)
+        root = square.sqrt().div_(math.sqrt(1 - settings.beta2**step)).add_(settings.epsilon)
+        weight.addcdiv_(mean, root, value=-rate / (1 - settings.beta1**step))
+
+
+@torch.no_grad()
+def clip(gradients: Sequence[Gradient], most: float) -> Tensor:
+    """Scale gradients in place so that their norm, all together, is at most `most`; the norm that they had, `()`."""
+    values = [gradient.value for gradient in gradients]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in values]))
+    torch._foreach_mul_(values, most / norm.clamp(min=most))
+    return norm

@@ -1,0 +1,246 @@
+"""A training run in its folder: checkpoints, metrics, early stopping, the finished model.
+
+RUN/last.safetensors   the run as it stands: what --resume goes on from
+RUN/best.safetensors   the weights of the best validation so far
+RUN/metrics.jsonl      losses and perplexities; no times, so that a resumed run writes the same bytes
+RUN/config.json        the settings
+RUN/model/             the best model with its head, when the run has ended: `elmo.load` reads it
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from elmo.errors import ElmoError, MissingExtraError
+from elmo.files import lock, new_file
+from elmo.formats import write_model
+from elmo.formats.bundle import Bundle
+from elmo.lm.batches import Corpus
+from elmo.lm.checkpoint import Progress, read_checkpoint, read_tensors, write_checkpoint, write_tensors
+from elmo.lm.distributed import Ranks
+from elmo.lm.settings import TrainConfig
+from elmo.lm.train import Event, Stepped, Training, Validated, train
+
+LAST = "last.safetensors"
+BEST = "best.safetensors"
+METRICS = "metrics.jsonl"
+CONFIG = "config.json"
+MODEL = "model"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a caller is told after every step."""
+
+    event: Event
+    """What happened."""
+    steps: int
+    """Steps of the whole run."""
+    positions: int
+    """Positions read so far, in each direction."""
+    loss: float
+    """Mean loss of training since the last line of the metrics."""
+    validated: Validated | None
+    """The last validation, if there was one since the start of this process."""
+
+
+def pretrain(
+    config: TrainConfig,
+    corpus: Corpus,
+    folder: Path,
+    *,
+    ranks: Ranks | None = None,
+    resume: bool = False,
+    report: Callable[[Report], None] = lambda _: None,
+) -> Progress:
+    """Train a model in a folder until its last step, or until it stops getting better.
+
+    Args:
+        config: what to do.
+        corpus: the prepared text.
+        folder: where checkpoints, metrics and the model go.
+        ranks: the processes that share the work; this one alone if not given.
+        resume: go on from the folder's checkpoint if it has one.
+        report: called after every step and validation.
+    """
+    ranks = ranks or Ranks()
+    training = Training(config, corpus, ranks)
+    with _locked(folder, ranks, resume=resume):
+        progress = Progress()
+        if (folder / LAST).exists():
+            progress = read_checkpoint(folder / LAST, training)
+        if ranks.first:
+            with new_file(folder / CONFIG) as beside:
+                beside.write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
+        run = _Run(training, folder, progress)
+        try:
+            run.go(report)
+        except (ElmoError, OSError) as error:  # a full disk may also meet the metrics
+            where = f"the last good checkpoint is of step {run.saved:,}: {folder / LAST}"
+            raise ElmoError(f"{error}; {where}" if run.saved else str(error)) from error
+        if ranks.first:
+            export(folder, training)
+    return run.progress
+
+
+class _Run:
+    """Does what follows from the loop's events."""
+
+    def __init__(self, training: Training, folder: Path, progress: Progress) -> None:
+        self.training, self.folder, self.progress = training, folder, progress
+        self.saved = progress.step
+        self._loss = math.nan
+        self._validated: Validated | None = None
+
+    def go(self, report: Callable[[Report], None]) -> None:
+        training, settings = self.training, self.training.config.train
+        with ExitStack() as stack:
+            metrics = stack.enter_context(self._open_metrics()) if training.ranks.first else None
+            board = stack.enter_context(_board(self.folder)) if settings.tensorboard and metrics else None
+            if self._stopped():
+                return
+            for event in train(training):
+                line = self._stepped(event) if isinstance(event, Stepped) else self._validate(event)
+                if line is not None and metrics is not None:
+                    metrics.write(json.dumps(line) + "\n")
+                if line is not None and board is not None:
+                    for name, value in line.items():
+                        board.add_scalar(name, value, event.step)
+                report(self._report(event))
+                if isinstance(event, Validated) or event.step % settings.checkpoint_every == 0:
+                    self._save(metrics)
+                if self._stopped():
+                    return
+
+    def _stepped(self, event: Stepped) -> dict[str, Any] | None:
+        now = (1, event.forward, event.backward, event.norm)
+        sums = tuple(map(sum, zip(self.progress.sums or (0, 0, 0, 0), now, strict=True)))
+        self.progress = replace(self.progress, step=event.step, sums=sums)
+        if event.step % self.training.config.train.log_every and event.step < self.training.steps:
+            return None
+        forward, backward, norm = (value / sums[0] for value in sums[1:])
+        self.progress = replace(self.progress, sums=())
+        return {
+            "step": event.step,
+            "loss": 0.5 * (forward + backward),
+            "forward": forward,
+            "backward": backward,
+            "norm": norm,
+            "rate": event.rate,
+        }
+
+    def _validate(self, event: Validated) -> dict[str, Any]:
+        self._validated = event
+        best = self.progress.best_loss
+        if best is None or event.loss < best:
+            if self.training.ranks.first:
+                weights = {f"lm.{name}": weight for name, weight in self.training.lm.state_dict().items()}
+                write_tensors(self.folder / BEST, weights, {"step": event.step, "loss": event.loss})
+            self.progress = replace(self.progress, best_loss=event.loss, best_step=event.step, without_better=0)
+        else:
+            self.progress = replace(self.progress, without_better=self.progress.without_better + 1)
+        return {
+            "step": event.step,
+            "valid_loss": event.loss,
+            "valid_forward": event.forward,
+            "valid_backward": event.backward,
+            "valid_perplexity": event.perplexity,
+            "valid_perplexity_forward": math.exp(event.forward),
+            "valid_perplexity_backward": math.exp(event.backward),
+            "valid_positions": event.positions,
+        }
+
+    def _stopped(self) -> bool:
+        patience = self.training.config.train.patience
+        return bool(patience) and self.progress.without_better >= patience
+
+    def _report(self, event: Event) -> Report:
+        if isinstance(event, Stepped):
+            count, forward, backward, _ = self.progress.sums or (1, event.forward, event.backward, 0)
+            self._loss = 0.5 * (forward + backward) / count
+        positions = event.step * self.training.positions_a_step
+        return Report(event, self.training.steps, positions, self._loss, self._validated)
+
+    def _save(self, metrics: IO[str] | None) -> None:
+        if metrics is not None:
+            metrics.flush()
+            os.fsync(metrics.fileno())
+            self.progress = replace(self.progress, metrics_bytes=metrics.tell())
+        write_checkpoint(self.folder / LAST, self.training, self.progress)
+        self.saved = self.progress.step
+
+    @contextmanager
+    def _open_metrics(self) -> Iterator[IO[str]]:
+        path = self.folder / METRICS
+        path.touch()
+        if path.stat().st_size < self.progress.metrics_bytes:
+            raise ElmoError(f"{path} is shorter than its checkpoint says: it was changed; the run cannot go on with it")
+        with path.open("r+", encoding="utf-8") as file:
+            # What was written behind the checkpoint is going to be written again.
+            file.truncate(self.progress.metrics_bytes)
+            file.seek(self.progress.metrics_bytes)
+            yield file
+
+
+def export(folder: Path, training: Training) -> None:
+    """Write the best model of a run, with its head, as a native folder."""
+    if not (folder / BEST).exists():
+        return
+    about, tensors = read_tensors(folder / BEST)
+    lm = training.lm
+    lm.load_state_dict({name.removeprefix("lm."): tensor for name, tensor in tensors.items()})
+    bundle = Bundle.of(lm.bilm.cpu(), head=lm.head.cpu(), vocab=training.corpus.vocab, card=_card(training, about))
+    write_model(bundle, folder / MODEL, overwrite=True)
+
+
+@contextmanager
+def _locked(folder: Path, ranks: Ranks, *, resume: bool) -> Iterator[None]:
+    """Make the folder, and keep other runs out of it; the first rank does so for all."""
+    if not ranks.first:
+        yield
+        return
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if (folder / LAST).exists() and not (resume or restarted):
+        raise ElmoError(f"{folder} holds a run: --resume goes on with it; for a new one give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            lock(file)
+        except OSError as error:
+            raise ElmoError(f"another run is going on in {folder}") from error
+        for left in folder.glob(".*.safetensors.new-*"):  # of a run that was killed while it wrote
+            left.unlink()
+        yield
+
+
+@contextmanager
+def _board(folder: Path) -> Iterator[Any]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError("train.tensorboard", "tensorboard") from error
+    writer = SummaryWriter(str(folder / "tensorboard"))
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+def _card(training: Training, about: dict[str, Any]) -> str:
+    config, lstm = training.config, training.config.model.lstm
+    return (
+        "# An ELMo model\n\n"
+        f"A biLM of {lstm.n_layers} LSTM layers ({lstm.dim} cells, {lstm.projection_dim} out, each direction) with its "
+        f"language model head over {len(training.corpus.vocab):,} words, trained by `elmo pretrain`.\n\n"
+        f"Best of {training.steps:,} steps at step {about['step']:,}: held-out perplexity "
+        f"{math.exp(about['loss']):.2f} (full softmax, state carried, mean of the directions).\n\n"
+        "Say here what text it was trained on, and under which licence.\n\n"
+        f"Settings:\n\n```json\n{json.dumps(config.to_dict(), indent=2)}\n```\n"
+    )

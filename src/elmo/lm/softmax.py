@@ -1,0 +1,190 @@
+"""The language model's softmax over the vocabulary: full, sampled as TensorFlow's, adaptive.
+
+One head serves both directions. Training with samples touches few of its rows, so a step takes those rows out
+(`take_rows`), finds their gradient, dense and small, and the optimizer puts them back: the same cost for a vocabulary
+of 800,000 words as for one of 10,000.
+
+Shapes: N positions, P projection, V words of the vocabulary, S samples, R rows taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from elmo.errors import ElmoError
+
+PADDING = -1
+"""The target of a position that is not counted: its loss is 0."""
+
+_LOGITS_AT_ONCE = 2**24  # 64 MB in float32, whatever the vocabulary
+
+
+class SoftmaxHead(nn.Module):
+    """A row and a bias for each word of the vocabulary, shared by the two directions."""
+
+    def __init__(self, n_words: int, dim: int) -> None:
+        """Start as bilm-tf does: rows N(0, 1/sqrt(P)), biases 0."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_words, dim).normal_(std=dim**-0.5))
+        self.bias = nn.Parameter(torch.zeros(n_words))
+
+    @property
+    def n_words(self) -> int:
+        """V."""
+        return len(self.bias)
+
+    def forward(self, h_NP: Tensor, targets_N: Tensor) -> Tensor:
+        """`-ln p(target)` of each position, `(N,)`, over the whole vocabulary; never all logits at a time."""
+        at_once = max(1, _LOGITS_AT_ONCE // self.n_words)
+        if len(h_NP) <= at_once:
+            return self._chunk(h_NP, targets_N)
+        chunks = zip(torch.split(h_NP, at_once), torch.split(targets_N, at_once), strict=True)
+        if not torch.is_grad_enabled():
+            return torch.cat([self._chunk(*chunk) for chunk in chunks])
+        # Kept logits would undo the bound: they are computed again on the way back.
+        return torch.cat([checkpoint(self._chunk, *chunk, use_reentrant=False) for chunk in chunks])
+
+    def _chunk(self, h_NP: Tensor, targets_N: Tensor) -> Tensor:
+        return F.cross_entropy(_wide(self.logits(h_NP)), targets_N, ignore_index=PADDING, reduction="none")
+
+    def logits(self, h_NP: Tensor) -> Tensor:
+        """Scores of all words before the softmax, `(N, V)`."""
+        return F.linear(h_NP, self.weight, self.bias)
+
+    def log_probs(self, h_NP: Tensor) -> Tensor:
+        """`ln p` of every word, `(N, V)`."""
+        return torch.log_softmax(_wide(self.logits(h_NP)), dim=-1)
+
+
+class AdaptiveHead(nn.Module):
+    """Frequent words in a short list, rare ones in clusters behind it, each narrower than the one before.
+
+    An alternative for large vocabularies that needs no samples (Grave et al., 2017). Its probabilities are exact.
+    """
+
+    def __init__(self, n_words: int, dim: int, cutoffs: Sequence[int], *, div_value: float = 4.0) -> None:
+        """`cutoffs` are the words after which a cluster ends, ascending; the last cluster ends with the vocabulary."""
+        super().__init__()
+        if not cutoffs or list(cutoffs) != sorted(set(cutoffs)) or not 0 < cutoffs[0] <= cutoffs[-1] < n_words:
+            raise ElmoError(
+                f"softmax.cutoffs is {list(cutoffs)}: give ascending numbers of words between 1 and {n_words - 1} "
+                "(the vocabulary has that many and one)"
+            )
+        if dim < div_value ** len(cutoffs):
+            raise ElmoError(
+                f"softmax.cutoffs has {len(cutoffs)} numbers: the last cluster of a projection of {dim} would be "
+                f"{dim} / {div_value:g}^{len(cutoffs)} wide; give fewer"
+            )
+        self.cutoffs = tuple(cutoffs)
+        self.n_words = n_words
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(dim, n_words, list(cutoffs), div_value=div_value, head_bias=True)
+
+    def forward(self, h_NP: Tensor, targets_N: Tensor) -> Tensor:
+        """`-ln p(target)` of each position, `(N,)`."""
+        counted = targets_N != PADDING
+        losses: Tensor = -self.softmax(h_NP, targets_N.clamp(min=0)).output
+        return _wide(losses) * counted
+
+    def log_probs(self, h_NP: Tensor) -> Tensor:
+        """`ln p` of every word, `(N, V)`."""
+        logs: Tensor = self.softmax.log_prob(h_NP)
+        return _wide(logs)
+
+
+Head = SoftmaxHead | AdaptiveHead
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Distinct words drawn from the log-uniform distribution, and how many draws it took to find them."""
+
+    ids: Tensor
+    """`(S,)`, ascending, int64."""
+    tries: int
+    """Draws, repeated ones counted."""
+
+    def to(self, device: torch.device) -> Samples:
+        """The samples on another device."""
+        return Samples(self.ids.to(device), self.tries)
+
+
+def log_uniform_samples(n_samples: int, n_words: int, rng: np.random.Generator) -> Samples:
+    """Draw until there are `n_samples` distinct words: `P(k) = ln((k + 2) / (k + 1)) / ln(V + 1)`.
+
+    The vocabulary must be sorted by falling frequency. This is TensorFlow's `log_uniform_candidate_sampler` with
+    `unique=True`, many draws at a time.
+    """
+    if not 0 < n_samples < n_words:
+        raise ElmoError(
+            f"softmax.samples is {n_samples:,}, the vocabulary has {n_words:,} words: give fewer samples than words, "
+            'or softmax.kind = "full"'
+        )
+    draws = np.empty(0, dtype=np.int64)
+    while True:
+        more = rng.random(max(2 * n_samples, len(draws)))
+        draws = np.concatenate([draws, np.exp(more * np.log(n_words + 1)).astype(np.int64) - 1])
+        words, first = np.unique(draws, return_index=True)
+        if len(words) >= n_samples:
+            break
+    tries = int(np.partition(first, n_samples - 1)[n_samples - 1]) + 1
+    return Samples(torch.from_numpy(words[first < tries]), tries)
+
+
+def log_expected_count(ids: Tensor, n_words: int, tries: int) -> Tensor:
+    """Log of how often each word is expected among the samples: `ln(-expm1(t log1p(-P)))`, float64."""
+    k = ids.double()
+    probability = torch.log1p(1 / (k + 1)) / np.log(n_words + 1)
+    return torch.log(-torch.expm1(tries * torch.log1p(-probability)))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a head, taken out for one step: leaves of the graph whose gradient is theirs alone."""
+
+    ids: Tensor
+    """`(R,)`, ascending: which words."""
+    weight: Tensor
+    """`(R, P)`, a leaf."""
+    bias: Tensor
+    """`(R,)`, a leaf."""
+
+    def place(self, words: Tensor) -> Tensor:
+        """Where words that are among the rows stand in them, in the shape of `words`."""
+        return torch.searchsorted(self.ids, words)
+
+
+def take_rows(head: SoftmaxHead, words: Sequence[Tensor]) -> Rows:
+    """Take the rows of all these words out of a head, each once."""
+    ids = torch.unique(torch.cat([some.flatten() for some in words]))
+    with torch.no_grad():
+        weight, bias = head.weight[ids], head.bias[ids]
+    return Rows(ids, weight.requires_grad_(), bias.requires_grad_())
+
+
+def sampled_losses(rows: Rows, n_words: int, h_NP: Tensor, targets_N: Tensor, samples: Samples) -> Tensor:
+    """The sampled softmax loss of each position, `(N,)`, as TensorFlow's `sampled_softmax_loss`.
+
+    The log of the expected count is subtracted from true and sampled logits, and a sample that is the target is
+    taken out. Not comparable with the full softmax: it is a training signal, no perplexity.
+    """
+    true_place, sampled_place = rows.place(targets_N), rows.place(samples.ids)
+    true_N = (h_NP * F.embedding(true_place, rows.weight)).sum(dim=-1) + rows.bias[true_place]
+    true_N = true_N - log_expected_count(targets_N, n_words, samples.tries).to(h_NP)
+    correction_S = log_expected_count(samples.ids, n_words, samples.tries).to(h_NP)
+    sampled_NS = F.linear(h_NP, F.embedding(sampled_place, rows.weight), rows.bias[sampled_place] - correction_S)
+    at = torch.searchsorted(samples.ids, targets_N).clamp(max=len(samples.ids) - 1)
+    (hit,) = torch.nonzero(samples.ids[at] == targets_N, as_tuple=True)
+    sampled_NS = sampled_NS.index_put((hit, at[hit]), sampled_NS.new_tensor(torch.finfo(sampled_NS.dtype).min))
+    # ln(e^true + sum e^sampled) - true, without putting the two side by side.
+    return F.softplus(torch.logsumexp(sampled_NS.to(true_N.dtype), dim=-1) - true_N)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.bfloat16 else x
