@@ -18,7 +18,8 @@ EngineName = Literal["auto", "reference"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 
 _SMALL = 128  # projection; below, PyTorch's products gain little, and oneDNN's kernels take more memory than a model
-_LARGE = 256  # projection; below, a CPU is as fast in float32 as in bfloat16
+_LARGE = 256  # projection; below, PyTorch is as fast in float32 as in bfloat16
+_LARGE_COMPILED = 128  # the same for the kernels
 
 
 class Engine(Protocol):
@@ -95,4 +96,5 @@ def make_engine(source: Source, precision: Precision, engine: EngineName) -> tup
 
 def auto_precision(config: ModelConfig) -> Resolved:
     """What "auto" takes for a model on this machine's CPU."""
-    return "bf16" if config.lstm.projection_dim >= _LARGE and supported("bf16") else "fp32"
+    large = _LARGE_COMPILED if compiled.compiled("bf16") else _LARGE
+    return "bf16" if config.lstm.projection_dim >= large and supported("bf16") else "fp32"
