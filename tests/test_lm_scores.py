@@ -128,7 +128,7 @@ class TestScores:
             np.testing.assert_allclose(one.forward, forward, atol=1e-5)
             np.testing.assert_allclose(one.backward, backward, atol=1e-5)
 
-    def test_totals_are_sums_and_the_sentence_s_perplexity_is_the_published_one(self, model: elmo.Model) -> None:
+    def test_totals_are_sums_and_the_sentence_s_perplexity_is_of_both_directions(self, model: elmo.Model) -> None:
         (one,) = model.score(["the cat sat"])
         assert one.forward_total == pytest.approx(sum(one.forward.tolist()))
         assert one.backward_total == pytest.approx(sum(one.backward.tolist()))

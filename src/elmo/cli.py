@@ -620,7 +620,7 @@ def _print_perplexity(found: Perplexity, state: str, *, as_json: bool) -> None:
         print(json.dumps(more | asdict(found) | {"state": state}, indent=2))
         return
     for name, meaning in zip(
-        names, ("exp of the mean loss of both directions, as published", "of the two below", "", ""), strict=True
+        names, ("exp of the mean loss of both directions, as bilm-tf has it", "of the two below", "", ""), strict=True
     ):
         print(f"{name:<12}{getattr(found, name):>12,.3f}  {meaning}".rstrip())
     print(

@@ -77,7 +77,7 @@ class Scores:
 
     @property
     def perplexity(self) -> float:
-        """`exp(-total / (n + 1))`: the published definition, of this sentence."""
+        """`exp(-total / (n + 1))`: that of a text, of this sentence alone."""
         return _exp(-self.total / len(self.forward))
 
 
