@@ -336,13 +336,14 @@ def test_a_setting_that_would_have_no_effect_is_refused(model: elmo.Model) -> No
         model.score("the cat")
 
 
-class TestCommands:
-    @pytest.fixture(scope="class")
-    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        folder = tmp_path_factory.mktemp("lm") / "model"
-        elmo.save(drawn_model(), folder)
-        return folder
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lm") / "model"
+    elmo.save(drawn_model(), folder)
+    return folder
 
+
+class TestCommands:
     @pytest.fixture
     def text(self, tmp_path: Path) -> Path:
         path = tmp_path / "in.txt"
