@@ -154,6 +154,17 @@ class _Begun:
     state: State
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A sentence that was read: what predicts its words and boundary, in the order of `Scores`."""
+
+    tokens: list[str]
+    forward: Tensor
+    """`(n + 1, P)`."""
+    backward: Tensor
+    """`(n + 1, P)`."""
+
+
 class Scorer:
     """A language model made ready: an embedder of its top layer, its head, its vocabulary."""
 
@@ -168,14 +179,40 @@ class Scorer:
     def score(self, sentences: Iterable[list[str]]) -> Iterator[Scores]:
         """Score sentences lazily, in order, in bounded memory."""
         state: State | None = None
+        waiting: list[_Read] = []
+        predictions = 0
         for group in self._embedder.groups(sentences):
             with torch.inference_mode():
-                found, state = self._score_group(group, state)
-            yield from found
+                read, state = self._read_group(group, state)
+            waiting += read
+            predictions += sum(len(one.forward) for one in read)
+            # The softmax of one sentence costs more in starting threads than in numbers, and a carried state brings
+            # them one by one.
+            if predictions >= self._embedder.settings.batch_tokens:
+                yield from self._scores(waiting)
+                waiting, predictions = [], 0
+        yield from self._scores(waiting)
 
-    def _score_group(self, group: list[list[str]], state: State | None) -> tuple[list[Scores], State | None]:
-        """Scores of what `Embedder.groups` cut, and, where the state is carried, that of the next group's start."""
-        scores: dict[int, Scores] = {}
+    def _scores(self, read: list[_Read]) -> list[Scores]:
+        if not read:
+            return []
+        ids = [self._vocab.ids(one.tokens) for one in read]
+        begin_id, end_id = self._vocab.ids([BOS, EOS])
+        targets = [*(id for row in ids for id in (*row, end_id)), *(id for row in ids for id in (*row, begin_id))]
+        with torch.inference_mode():
+            logs = self._log_probs(
+                torch.cat([*(one.forward for one in read), *(one.backward for one in read)]), targets
+            )
+        cuts = np.cumsum([len(row) + 1 for row in ids * 2])[:-1]
+        pieces = [piece.copy() for piece in np.split(logs, cuts)]  # a view would keep all of them alive
+        return [
+            Scores(tuple(one.tokens), before, behind, np.array([w not in self._vocab for w in one.tokens], np.bool_))
+            for one, before, behind in zip(read, pieces[: len(read)], pieces[len(read) :], strict=True)
+        ]
+
+    def _read_group(self, group: list[list[str]], state: State | None) -> tuple[list[_Read], State | None]:
+        """Read what `Embedder.groups` cut; with it, where the state is carried, what the next group starts from."""
+        found: dict[int, _Read] = {}
         ends: list[State] = []
         carried: State | None = None
         if self._embedder.settings.state == "carry":
@@ -184,50 +221,35 @@ class Scorer:
         for batch in self._embedder.batches(group):
             rows = [group[i] for i in batch]
             begun = self._alike() if carried is None else self._begin(starts.rows_at(batch))
-            found, end = self._score_batch(rows, begun)
-            scores.update(zip(batch, found, strict=True))
+            read, end = self._read(rows, begun)
+            found.update(zip(batch, read, strict=True))
             if carried is not None:
                 ends.append(_where([bool(row) for row in rows], end, starts.rows_at(batch)))
         if carried is not None:
-            order = list(scores)  # as they were computed
+            order = list(found)  # as they were read
             carried = carried.put(State.join(ends).rows_at(sorted(range(len(order)), key=order.__getitem__)))
-        return [scores[i] for i in range(len(group))], carried
+        return [found[i] for i in range(len(group))], carried
 
-    def _score_batch(self, rows: list[list[str]], begun: _Begun) -> tuple[list[Scores], State]:
-        forward, backward, end = self._predictors(rows, begun)
-        h_NP = torch.cat([*forward, *backward])
-        ids = [self._vocab.ids(row) for row in rows]
-        (begin_id, end_id) = self._vocab.ids([BOS, EOS])
-        targets = [*(id for row in ids for id in (*row, end_id)), *(id for row in ids for id in (*row, begin_id))]
-        logs = self._log_probs(h_NP, torch.tensor(targets, device=h_NP.device))
-        cuts = np.cumsum([len(row) + 1 for row in rows * 2])[:-1]
-        pieces = [piece.copy() for piece in np.split(logs, cuts)]  # a view would keep the whole batch alive
-        found = [
-            Scores(tuple(row), before, behind, np.array([word not in self._vocab for word in row], dtype=np.bool_))
-            for row, before, behind in zip(rows, pieces[: len(rows)], pieces[len(rows) :], strict=True)
-        ]
-        return found, end
-
-    def _predictors(self, rows: list[list[str]], begun: _Begun) -> tuple[list[Tensor], list[Tensor], State]:
-        """For each sentence what predicts its words and the boundary behind them, `(n + 1, P)`, in each direction.
-
-        Both are in the order of `Scores`: row i predicts word i, the last row the boundary.
-        """
+    def _read(self, rows: list[list[str]], begun: _Begun) -> tuple[list[_Read], State]:
         output = self._embedder.contextualise(rows, begun.state)
-        top_2BTP = torch.stack(output.layers[0].chunk(2, dim=-1))
+        forward_BTP, backward_BTP = output.layers[0].chunk(2, dim=-1)
         first_2BP = begun.top.expand(-1, len(rows), -1)  # one row is every row's, as of the state
-        forward = [torch.cat([first_2BP[0, b, None], top_2BTP[0, b, : len(row)]]) for b, row in enumerate(rows)]
         # Backward, word i is predicted by what has read word i + 1; the last word by the boundary behind it; the
         # boundary before the sentence by what has read the first word.
-        backward = [
-            torch.cat([top_2BTP[1, b, 1 : len(row)], first_2BP[1, b, None], top_2BTP[1, b, : min(1, len(row))]])
+        read = [
+            _Read(
+                row,
+                torch.cat([first_2BP[0, b, None], forward_BTP[b, : len(row)]]),
+                torch.cat([backward_BTP[b, 1 : len(row)], first_2BP[1, b, None], backward_BTP[b, : min(1, len(row))]]),
+            )
             for b, row in enumerate(rows)
         ]
-        return forward, backward, output.state
+        return read, output.state
 
-    def _log_probs(self, h_NP: Tensor, targets_N: Tensor) -> NDArray[np.float32]:
+    def _log_probs(self, h_NP: Tensor, targets: list[int]) -> NDArray[np.float32]:
         at_once = max(1, _LOGITS_AT_ONCE // self._head.n_words)
         h_NP = h_NP.to(next(self._head.parameters()))
+        targets_N = torch.tensor(targets, device=h_NP.device)
         chunks = zip(torch.split(h_NP, at_once), torch.split(targets_N, at_once), strict=True)
         logs: NDArray[np.float32] = -torch.cat([self._head(*chunk) for chunk in chunks]).float().cpu().numpy()
         return logs
@@ -252,8 +274,8 @@ class Scorer:
         """The k best words for a position: see `Model.substitutes`."""
         _check_place(tokens, position, k)
         with torch.inference_mode():
-            forward, backward, _ = self._predictors([tokens], self._alike())
-            h_2P = torch.stack([forward[0][position], backward[0][position]]).to(next(self._head.parameters()))
+            (read,), _ = self._read([tokens], self._alike())
+            h_2P = torch.stack([read.forward[position], read.backward[position]]).to(next(self._head.parameters()))
             logs_2V = self._head.log_probs(h_2P).double()
             together_V = logs_2V.sum(dim=0)
             if divide_by_unigram:
