@@ -209,7 +209,7 @@ class TestStreams:
         sentences = draw(5000, longest=60)
         padded = used = 0
         for group in embedder.groups(sentences):
-            for batch in embedder._batches(group):
+            for batch in embedder.batches(group):
                 lengths = [len(group[i]) for i in batch]
                 padded += len(lengths) * max(lengths)
                 used += sum(lengths)

@@ -41,7 +41,7 @@ ROWS = [
     ["lm.checkpoint"],
     ["lm.run"],
     ["embed"],
-    ["bench", "sinks"],
+    ["bench", "lm.scores", "sinks"],
     ["jobs"],
     ["api"],
     ["cli"],
@@ -91,7 +91,7 @@ def test_all_is_sorted_and_is_what_is_public() -> None:
 def test_the_names_of_the_contract_are_there() -> None:
     for name in ("load", "save", "Elmo", "ScalarMix", "BiLM", "Embedder"):
         assert name in elmo.__all__
-    for method in ("embed", "embed_iter"):
+    for method in ("embed", "embed_iter", "score", "substitutes"):
         assert callable(getattr(elmo.Model, method))
 
 

@@ -1,9 +1,9 @@
-"""`elmo.load`, `elmo.save` and what they load and save: a model that embeds."""
+"""`elmo.load`, `elmo.save` and what they load and save: a model that embeds and, with its head, predicts words."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from os import PathLike
@@ -18,6 +18,7 @@ from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors,
 from elmo.errors import ElmoError
 from elmo.formats import Format, read_model, write_model
 from elmo.formats.bundle import Bundle
+from elmo.lm.scores import Perplexity, ScoreOptions, Scorer, Scores, Substitute, head_of, perplexity, without_boundaries
 from elmo.model import BiLM, State
 
 Device = str | torch.device | None
@@ -78,6 +79,95 @@ class Model(Bundle):
                     del self._embedders[next(iter(self._embedders))]
                 self._embedders[asked, weights] = Embedder(self, asked, device=device, like=like)
             return self._embedders[asked, weights]
+
+    def score(
+        self, sentences: Sequence[Sentence], *, device: Device = None, **settings: Unpack[ScoreOptions]
+    ) -> list[Scores]:
+        """Log probabilities of every word of sentences, forward and backward, for a model with its head.
+
+        Args:
+            sentences: each a list of tokens, or a string that is split at white space.
+            device: where to compute; where the model is if not given.
+            **settings: `state` ("zero" if not given: each sentence by itself; "carry": as in training, each goes on
+                from the one before it; "warm"), `batch_size` (1 if not given: with "carry", this many sentences are
+                read side by side, and each goes on from the one that many before it, which is faster), and
+                `precision`, `batch_tokens`, `engine` as in `EmbedSettings`.
+        """
+        _refuse_string(sentences)
+        return list(self.score_iter(sentences, device=device, **settings))
+
+    def score_iter(
+        self, sentences: Iterable[Sentence], *, device: Device = None, **settings: Unpack[ScoreOptions]
+    ) -> Iterator[Scores]:
+        """Score a stream of sentences lazily, in order, in bounded memory; the settings are those of `score`.
+
+        An empty sentence has one prediction in each direction, and leaves a carried state as it was.
+        """
+        return self._scorer(device, settings).score(map(as_tokens, sentences))
+
+    def perplexity(
+        self,
+        sentences: Iterable[Sentence],
+        *,
+        device: Device = None,
+        report: Callable[[int, int], None] = lambda sentences, tokens: None,
+        **settings: Unpack[ScoreOptions],
+    ) -> Perplexity:
+        """Perplexity of a text, forward, backward and both, by the full softmax, in bounded memory.
+
+        Sentences with no word in them are left out, and so are boundaries that stand in the text, as in training.
+
+        Args:
+            sentences: each a list of tokens, or a string that is split at white space.
+            device: where to compute; where the model is if not given.
+            report: told after each sentence how many sentences and words were read.
+            **settings: those of `score`, but `state` is "carry" if not given: the text is one stream, as where
+                training validates.
+        """
+        _refuse_string(sentences)
+        carried: ScoreOptions = {"state": "carry"}
+        scorer = self._scorer(device, carried | settings)
+        return perplexity(scorer.score(without_boundaries(map(as_tokens, sentences))), report)
+
+    def substitutes(
+        self,
+        tokens: Sentence,
+        position: int,
+        k: int = 10,
+        *,
+        special_words: bool = False,
+        divide_by_unigram: bool = False,
+        device: Device = None,
+        **settings: Unpack[ScoreOptions],
+    ) -> list[Substitute]:
+        """The words that could stand at a position, best first, whatever stands there.
+
+        The probability is the product of what the forward direction says after the words before, and the backward
+        direction before the words behind, made to sum to 1 over the words considered.
+
+        Args:
+            tokens: the sentence, a list of tokens or a string that is split at white space.
+            position: which token, from 0.
+            k: how many words.
+            special_words: consider `<S>`, `</S>` and `<UNK>` as well.
+            divide_by_unigram: divide the product by how likely the head finds a word without context. Were the two
+                sides of a word independent given the word, that would be its probability given both (the product
+                alone counts its frequency twice); rare words, of which a model knows least, gain by it.
+            device: where to compute; where the model is if not given.
+            **settings: `state` ("zero" or "warm"), `precision`, `engine`.
+        """
+        scorer = self._scorer(device, settings)
+        return scorer.substitutes(
+            as_tokens(tokens), position, k, special_words=special_words, divide_by_unigram=divide_by_unigram
+        )
+
+    def _scorer(self, device: Device, settings: ScoreOptions) -> Scorer:
+        known = sorted(ScoreOptions.__annotations__)
+        if unknown := settings.keys() - set(known):
+            raise ElmoError(f"unknown setting {min(unknown)!r}: known are {', '.join(known)}")
+        rows: ScoreOptions = {"batch_size": 1}
+        head, vocab = head_of(self)  # before an engine is made for nothing
+        return Scorer(self.embedder(device=device, layers="top", **(rows | settings)), head, vocab)
 
     def __getstate__(self) -> dict[str, object]:
         """What is copied and pickled: all but the embedders, which are made again."""

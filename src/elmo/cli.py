@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from elmo.lm.parts import Progress as CorpusProgress
     from elmo.lm.prepare import Report
     from elmo.lm.run import Report as Trained
+    from elmo.lm.scores import Perplexity, Scores
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,6 +53,13 @@ MaxWordsOption = Annotated[int, typer.Option(help="Size of the vocabulary, the t
 FieldOption = Annotated[str, typer.Option(help="Where the text is: field of .jsonl, column of .parquet.")]
 WorkersOption = Annotated[int | None, typer.Option(help="Processes; all cores if not given.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+HeadArgument = Annotated[str, typer.Argument(metavar="M", help="Model with its language model head.")]
+TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help="Text, one sentence a line; - is standard input.")]
+RowsOption = Annotated[
+    int, typer.Option(help="With --state carry: read so many sentences side by side, each as far behind the next.")
+]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")]
+JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is at OUT.")]
 
 
@@ -402,6 +410,100 @@ def pretrain(
             )
 
 
+@app.command()
+def perplexity(
+    model: HeadArgument,
+    text: TextArgument,
+    state: Annotated[str, typer.Option(help="carry: the text is one stream; zero: each sentence by itself.")] = "carry",
+    batch_size: RowsOption = 1,
+    tokenize: TokenizeOption = False,
+    language: LanguageOption = "en",
+    errors: ErrorsOption = "strict",
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Perplexity of a text by the full softmax, each direction and both: of its words and each sentence's end."""
+    from elmo.progress import ProgressBar
+
+    settings: Any = {"state": state, "batch_size": batch_size}
+    with _open_lines(text, errors) as (lines, size):
+        sentences = _sentences(lines, tokenize, language)
+        loaded = _load(model, None, None)
+        with ProgressBar("reading", total=size, quiet=quiet) as bar:
+
+            def report(sentences: int, tokens: int) -> None:
+                bar.update(lines.bytes_read, tokens, f"{sentences:,} sentences")
+
+            report(0, 0)
+            found = loaded.perplexity(sentences, device=device, report=report, **settings)
+    _print_perplexity(found, state, as_json=as_json)
+
+
+@app.command()
+def score(
+    model: HeadArgument,
+    text: TextArgument,
+    out: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help="File; - is standard output.")] = "-",
+    format: Annotated[
+        str, typer.Option(help="jsonl: every word; tsv: forward and backward total, perplexity, sentence.")
+    ] = "jsonl",
+    state: Annotated[str, typer.Option(help="zero: each sentence by itself; carry: the text is one stream.")] = "zero",
+    batch_size: RowsOption = 1,
+    tokenize: TokenizeOption = False,
+    language: LanguageOption = "en",
+    errors: ErrorsOption = "strict",
+    device: DeviceOption = None,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Log probabilities (natural) of each sentence of TEXT, a line for each: its words and the boundary at its end."""
+    from elmo.progress import ProgressBar
+
+    if format not in ("jsonl", "tsv"):
+        raise ElmoError(f"--format is {format!r}: give jsonl or tsv")
+    settings: Any = {"state": state, "batch_size": batch_size}
+    with ExitStack() as stack:
+        lines, size = stack.enter_context(_open_lines(text, errors))
+        sentences = _sentences(lines, tokenize, language)
+        scores = _load(model, None, None).score_iter(sentences, device=device, **settings)
+        write = stack.enter_context(_open_output(out, overwrite=overwrite))
+        bar = stack.enter_context(ProgressBar("scoring", total=size, quiet=quiet or out == "-"))
+        tokens = 0
+        bar.update(0, 0, "0 sentences")
+        for index, one in enumerate(scores):
+            write(_score_line(index, one, format))
+            tokens += len(one.tokens)
+            bar.update(lines.bytes_read, tokens, f"{index + 1:,} sentences")
+
+
+@app.command()
+def substitutes(
+    model: HeadArgument,
+    sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="Words, split at white space.")],
+    position: Annotated[int | None, typer.Option(help="Number of the word, from 0.")] = None,
+    word: Annotated[str | None, typer.Option(help="The word itself, where it is there once.")] = None,
+    k: Annotated[int, typer.Option("-k", help="How many words.")] = 10,
+    divide_by_unigram: Annotated[
+        bool, typer.Option("--divide-by-unigram", help="Favour words that the context explains, not their frequency.")
+    ] = False,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Words that could stand in a place, by both directions together, and each direction's own log probability."""
+    from dataclasses import asdict
+
+    place = _place(sentence.split(), position, word)
+    found = _load(model, None, None).substitutes(sentence, place, k, divide_by_unigram=divide_by_unigram, device=device)
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], ensure_ascii=False))
+        return
+    width = max((len(one.word) for one in found), default=0)
+    print(f"{'':<{width}}  probability   forward  backward")
+    for one in found:
+        print(f"{one.word:<{width}}  {one.probability:>11.4f}  {one.forward:>8.2f}  {one.backward:>8.2f}")
+
+
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit code 2."""
     try:
@@ -475,6 +577,69 @@ def _embed_to_stdout(embedder: Embedder, sentences: Iterator[list[str]], report:
         tokens = sum(map(len, window.sentences))
         done = Progress(sentences=done.sentences + len(window.sentences), tokens=done.tokens + tokens)
         report(done)
+
+
+@contextmanager
+def _open_output(out: str, *, overwrite: bool) -> Iterator[Callable[[str], object]]:
+    """What writes text to standard output, line by line, or to a file that is there when all is written."""
+    from elmo.files import new_file
+
+    if out == "-":
+        if sys.stdout is None:
+            raise ElmoError("standard output is closed: give a file with -o")
+
+        def write(line: str) -> None:
+            print(line, end="", flush=True)  # whoever reads along is answered at once
+
+        yield write
+        return
+    if Path(out).is_dir() or (Path(out).exists() and not overwrite):
+        raise ElmoError(
+            f"{out} is a folder: give a file" if Path(out).is_dir() else f"{out} exists: --overwrite replaces it"
+        )
+    with new_file(Path(out)) as beside, beside.open("w", encoding="utf-8") as file:
+        yield file.write
+
+
+def _score_line(index: int, scores: Scores, format: str) -> str:
+    totals = {"forward_total": scores.forward_total, "backward_total": scores.backward_total}
+    if format == "tsv":
+        numbers = [*totals.values(), scores.perplexity]
+        return "\t".join([*(f"{number:.6g}" for number in numbers), " ".join(scores.tokens)]) + "\n"
+    record = {"index": index, "tokens": scores.tokens, "forward": scores.forward.tolist()}
+    record |= {"backward": scores.backward.tolist(), "unknown": scores.unknown.tolist()}
+    return json.dumps(record | totals | {"perplexity": scores.perplexity}, ensure_ascii=False) + "\n"
+
+
+def _print_perplexity(found: Perplexity, state: str, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    names = ("perplexity", "mean", "forward", "backward")
+    if as_json:
+        more = {name: getattr(found, name) for name in (*names, "predictions", "unknown_rate")}
+        print(json.dumps(more | asdict(found) | {"state": state}, indent=2))
+        return
+    for name, meaning in zip(
+        names, ("exp of the mean loss of both directions, as bilm-tf has it", "of the two below", "", ""), strict=True
+    ):
+        print(f"{name:<12}{getattr(found, name):>12,.3f}  {meaning}".rstrip())
+    print(
+        f"{found.predictions:,} predictions each way: {found.tokens:,} words and the ends of {found.sentences:,} "
+        f"sentences; state {state}; {100 * found.unknown_rate:.2f} % of the words are unknown and predicted as <UNK>"
+    )
+
+
+def _place(tokens: list[str], position: int | None, word: str | None) -> int:
+    if (position is None) == (word is None):
+        raise ElmoError("say which word: give --position N (from 0) or --word W")
+    if word is None:
+        assert position is not None
+        return position
+    places = [place for place, token in enumerate(tokens) if token == word]
+    if len(places) != 1:
+        found = f"is there at {', '.join(map(str, places))}" if places else "is not in the sentence"
+        raise ElmoError(f"--word {word!r} {found}: give --position N (from 0)")
+    return places[0]
 
 
 def _training_note(done: Trained, softmax: str) -> str:

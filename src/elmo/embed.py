@@ -32,7 +32,7 @@ from elmo.engine import Engine, EngineName, Precision, make_engine
 from elmo.engine.precision import Precision as Resolved
 from elmo.errors import ElmoError
 from elmo.formats.bundle import Bundle, Network, empty_bilm, fill_bilm
-from elmo.model import ScalarMix, State, weight_shapes
+from elmo.model import BiLMOutput, ScalarMix, State, weight_shapes
 
 Layers = Literal["all", "average", "top", "mix"] | int | Sequence[int]
 Pool = Literal["mean", "max"]
@@ -168,7 +168,7 @@ class Embedder:
                 raise ElmoError(
                     "this model has no warm start state: make one with 'elmo convert IN OUT --warm-with TEXT'"
                 )
-            self._warm = bundle.warm.to(self._zeros(0).m)
+            self._warm = bundle.warm.to(self.zero_state(0).m)
         if like is not None and like.settings.runs_on == settings.runs_on:
             self._engine, self.precision = like._engine, like.precision
         else:
@@ -242,7 +242,7 @@ class Embedder:
             if self.settings.state != "carry":
                 vectors, _ = self._embed_batches(group, types, table, None)
                 return Window(group, vectors, new_words, None)
-            nothing = self._zeros(0)
+            nothing = self.zero_state(0)
             carried = nothing if state is None else state.to(nothing.m)
             vectors, ends = self._embed_batches(group, types, table, carried.take(len(group)))
             return Window(group, vectors, new_words, carried.put(ends))
@@ -264,10 +264,10 @@ class Embedder:
         Each starts from its row of `starts`; where there are none, all start alike, and what they leave is dropped.
         """
         vectors: dict[int, Vectors] = {}
-        ends = [self._zeros(0)]
+        ends = [self.zero_state(0)]
         if starts is None and self._begun is None:
             self._begun = self._begin(table_NP)
-        for batch in self._batches(group):
+        for batch in self.batches(group):
             sentences = [group[i] for i in batch]
             if starts is not None:
                 embedded, end = self._embed_batch(sentences, types, table_NP, starts.rows_at(batch), boundaries=True)
@@ -282,7 +282,7 @@ class Embedder:
             joined = joined.rows_at(sorted(range(len(order)), key=order.__getitem__))
         return [vectors[i] for i in range(len(group))], joined
 
-    def _batches(self, group: list[list[str]]) -> Iterator[list[int]]:
+    def batches(self, group: list[list[str]]) -> Iterator[list[int]]:
         """Places of the sentences of each batch, longest first: rows times the longest stay within the budget."""
         order = sorted(range(len(group)), key=lambda i: -len(group[i]))
         start = 0
@@ -296,9 +296,8 @@ class Embedder:
 
         Nobody asks what the last boundary gives, so no sentence need run over either: 2 tokens of about 20 saved.
         """
-        start = self._zeros(1) if self._warm is None else self._warm
         both = torch.tensor([[_BOS], [_EOS]], device=self.device)  # a row for each
-        end = self._engine.contextualise(table_NP[:2], both, start, layers=self.layers).state
+        end = self._engine.contextualise(table_NP[:2], both, self.start_state(), layers=self.layers).state
         m, c = (torch.stack([part[:, 0, :1], part[:, 1, 1:]], dim=1) for part in (end.m, end.c))
         return State(m, c)
 
@@ -312,19 +311,39 @@ class Embedder:
         boundaries: bool = False,
     ) -> tuple[list[Vectors], State]:
         first = 1 if boundaries else 0
-        places_BT = np.full((len(sentences), max(map(len, sentences)) + 2 * first), -1, dtype=np.int64)
-        for row, sentence in enumerate(sentences):
-            end = first + len(sentence)
-            places_BT[row, first:end] = [types[word] for word in sentence]
-            if boundaries:
-                places_BT[row, 0], places_BT[row, end] = _BOS, _EOS
-        output = self._engine.contextualise(
-            table_NP, torch.from_numpy(places_BT).to(self.device), state, layers=self.layers
-        )
+        rows = [[BOS, *sentence, EOS] for sentence in sentences] if boundaries else sentences
+        output = self._run(rows, types, table_NP, state)
         reduced = self._reduce(output.layers)
         return [self._pool(reduced[..., i, first : first + len(s), :]) for i, s in enumerate(sentences)], output.state
 
-    def _zeros(self, rows: int) -> State:
+    def _run(self, rows: list[list[str]], types: dict[str, int], table_NP: Tensor, state: State) -> BiLMOutput:
+        places_BT = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int64)
+        for places, words in zip(places_BT, rows, strict=True):
+            places[: len(words)] = [types[word] for word in words]
+        return self._engine.contextualise(
+            table_NP, torch.from_numpy(places_BT).to(self.device), state, layers=self.layers
+        )
+
+    def contextualise(self, rows: list[list[str]], state: State) -> BiLMOutput:
+        """Run the biLM over rows of tokens as they are given; boundaries are the caller's.
+
+        The layers of the settings come out, `(L, B, T, D)`, and the state that each row leaves.
+
+        Args:
+            rows: B lists of tokens; `<S>` and `</S>` are the boundaries.
+            state: what to start from, of B rows, or of one for all.
+        """
+        types = _types(rows)
+        with torch.inference_mode():
+            table_NP, _ = self.cache.vectors(list(types))
+            return self._run(rows, types, table_NP, state)
+
+    def start_state(self) -> State:
+        """What a sentence with nothing before it starts from, one row: zeros, or the model's stored state."""
+        return self.zero_state(1) if self._warm is None else self._warm
+
+    def zero_state(self, rows: int) -> State:
+        """The state of rows that have read nothing, where the model is computed."""
         like = next(self._network.bilm.parameters()).detach() if self._network.loaded else None
         return State.zeros(self.config, rows, like)
 
