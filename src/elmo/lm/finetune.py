@@ -226,11 +226,12 @@ def _moved_head(old: SoftmaxHead, known: Vocabulary, corpus: Corpus) -> SoftmaxH
     shares = torch.tensor([word not in known for word in words])
     shares[unknown] = True
     counts = torch.from_numpy(corpus.counts().astype("float64")) + 1
-    head = SoftmaxHead(len(words), old.weight.shape[1])
     with torch.no_grad():
-        head.weight.copy_(old.weight[places.to(old.weight.device)])
-        head.bias.copy_(old.bias[places.to(old.bias.device)])
-        head.bias[shares] += torch.log(counts[shares] / counts[shares].sum()).float()
+        weight, bias = (tensor.float().cpu()[places] for tensor in (old.weight, old.bias))
+        bias[shares] += torch.log(counts[shares] / counts[shares].sum()).float()
+    with torch.device("meta"):  # start values would only be overwritten
+        head = SoftmaxHead(*weight.shape)
+    head.load_state_dict({"weight": weight, "bias": bias}, assign=True)
     return head
 
 
