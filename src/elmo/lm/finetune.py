@@ -170,7 +170,7 @@ def finetune_settings(
         seed=seed,
         data=replace(defaults, rows=rows),
         softmax=_softmax(model.head, len(corpus.vocab)),
-        optimizer=OptimizerSettings(rate=0.1, decay="linear"),
+        optimizer=OptimizerSettings(decay="linear"),
         train=LoopSettings(
             epochs=epochs,
             head_steps=epoch if model.head is None else None,
