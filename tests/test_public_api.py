@@ -40,6 +40,7 @@ ROWS = [
     ["formats"],
     ["lm.checkpoint"],
     ["lm.run"],
+    ["lm.finetune"],
     ["embed"],
     ["bench", "lm.scores", "sinks"],
     ["jobs"],

@@ -242,7 +242,8 @@ def save(model: Bundle, path: str | PathLike[str], *, format: Format = "native",
     Args:
         model: what `load` returns.
         path: the folder; it appears whole or not at all.
-        format: "native", or "bilm-tf" (which has no place for a warm start state or a learned mix).
+        format: "native", or "bilm-tf" (which has no place for a warm start state, a learned mix or a head; its
+            `vocab.txt` has the words).
         overwrite: replace a model that is there.
     """
     write_model(model, Path(path), format=format, overwrite=overwrite)

@@ -255,9 +255,12 @@ def convert(
     tokenize: TokenizeOption = False,
     language: LanguageOption = "en",
     errors: ErrorsOption = "strict",
+    without_head: Annotated[bool, typer.Option("--without-head", help="Leave the language model's head out.")] = False,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Write a model in another format, or with a warm start state."""
+    """Write a model in another format, with a warm start state, or without its head."""
+    from dataclasses import replace
+
     from elmo.api import save
     from elmo.formats import check_target
 
@@ -267,9 +270,15 @@ def convert(
     if warm_with is not None:
         with _open_lines(warm_with, errors) as (lines, _):
             loaded = loaded.warmed(sentence for sentence in _sentences(lines, tokenize, language) if sentence)
+    if without_head:
+        loaded = replace(loaded, head=None)
     save(loaded, out, format=chosen, overwrite=overwrite)
     print(f"{out}: {format}")
-    for name, part in (("warm start state", loaded.warm), ("learned mix", loaded.mix)):
+    for name, part in (
+        ("warm start state", loaded.warm),
+        ("learned mix", loaded.mix),
+        ("language model head", loaded.head),
+    ):
         if part is not None and format != "native":
             print(f"note: {format} has no place for the {name}; it was left out", file=sys.stderr)
 
@@ -382,22 +391,13 @@ def pretrain(
     from elmo.lm.run import LAST, MODEL
     from elmo.lm.run import pretrain as run
     from elmo.lm.settings import TrainConfig
-    from elmo.progress import ProgressBar
 
     settings = TrainConfig.read(Path(config), sets or [])
     with ranks(device) as mine:
         # One process reads the checksums for all, and a run that goes on has done so before.
         verify = mine.first and not (Path(out) / LAST).exists()
         text = Corpus.open(Path(corpus or settings.corpus), verify=verify)
-        with ExitStack() as stack:
-            bars: list[ProgressBar] = []
-
-            def report(done: Trained) -> None:
-                if not bars:  # only now is it known how many steps there are
-                    bar = ProgressBar("training", total=done.steps, quiet=quiet or not mine.first)
-                    bars.append(stack.enter_context(bar))
-                bars[0].update(done.event.step, done.positions, _training_note(done, settings.softmax.kind))
-
+        with _training_bar(quiet or not mine.first) as report:
             try:
                 end = run(settings, text, Path(out), ranks=mine, resume=resume, report=report)
             except KeyboardInterrupt:
@@ -502,6 +502,87 @@ def substitutes(
     print(f"{'':<{width}}  probability   forward  backward")
     for one in found:
         print(f"{one.word:<{width}}  {one.probability:>11.4f}  {one.forward:>8.2f}  {one.backward:>8.2f}")
+
+
+@app.command()
+def finetune(
+    model: Annotated[str, typer.Argument(metavar="M", help="Model folder or .hdf5 file, with its head or without.")],
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT...", help="Text as elmo prepare takes it, or a folder that it made.")
+    ],
+    out: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help="Model folder to write.")],
+    keep_vocab: Annotated[
+        bool, typer.Option("--keep-vocab", help="Predict the model's words, not the text's.")
+    ] = False,
+    max_words: MaxWordsOption = 800_000,
+    min_count: Annotated[int, typer.Option(help="A rarer word of the text is <UNK>; not with --keep-vocab.")] = 2,
+    tokenize: TokenizeOption = False,
+    language: LanguageOption = "en",
+    field: FieldOption = "text",
+    errors: ErrorsOption = "strict",
+    valid: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Held-out text; may be repeated.")] = None,
+    valid_share: Annotated[float, typer.Option(help="Share of the documents to hold out; not with --valid.")] = 0.1,
+    epochs: Annotated[int, typer.Option(help="Passes over the text; fewer if it gets no better.")] = 3,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=V", help="Replace a setting, as optimizer.rate=0.05.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Chooses the documents held out, and the order of the text.")] = 0,
+    options: OptionsOption = None,
+    vocab: VocabOption = None,
+    workers: WorkersOption = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut.")] = False,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a model further on the text of a domain; prints the perplexity of held-out text before and after."""
+    from elmo.lm.finetune import FinetuneConfig
+    from elmo.lm.finetune import finetune as run
+    from elmo.lm.parts import Reading
+    from elmo.lm.prepare import PrepareConfig
+
+    checked: Any = errors
+    config = FinetuneConfig(
+        prepare=PrepareConfig(
+            reading=Reading(language=language if tokenize else None, field=field, errors=checked),
+            max_words=max_words,
+            min_count=min_count,
+            valid_share=valid_share,
+            seed=seed,
+        ),
+        keep_vocab=keep_vocab,
+        epochs=epochs,
+        sets=tuple(sets or ()),
+    )
+    loaded = _load(model, options, vocab)
+    try:
+        with ExitStack() as bars, _training_bar(quiet, begin=bars.close) as report:
+            preparing = bars.enter_context(_corpus_bars(quiet))
+            done = run(
+                loaded,
+                texts,
+                Path(out),
+                config,
+                name=model,
+                valid=valid or (),
+                workers=workers,
+                device=device,
+                resume=resume,
+                overwrite=overwrite,
+                preparing=preparing,
+                report=report,
+            )
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
+        raise
+    for what, found in (("before", done.before), ("after", done.after)):
+        each = f"forward {math.exp(found.forward):.2f}, backward {math.exp(found.backward):.2f}"
+        note = " (of a new, untrained head)" if done.fresh_head and what == "before" else ""
+        print(f"{what}: held-out perplexity {found.perplexity:.2f}, {each}{note}")
+    print(f"{out}: the best of {done.steps:,} steps, at step {done.after.step:,}", file=sys.stderr)
+    for part, there in (("warm start state", loaded.warm), ("learned mix", loaded.mix)):
+        if there is not None:
+            print(f"note: the {part} was made with the old weights; it was left out", file=sys.stderr)
 
 
 def main() -> None:
@@ -642,10 +723,29 @@ def _place(tokens: list[str], position: int | None, word: str | None) -> int:
     return places[0]
 
 
-def _training_note(done: Trained, softmax: str) -> str:
-    # exp of a sampled loss is no perplexity, and is not to be taken for one.
-    shown = "sampled" if softmax == "sampled" else f"perplexity {math.exp(min(done.loss, 99)):.1f}"
-    note = f"step {done.event.step:,} of {done.steps:,}, loss {done.loss:.3f} ({shown})"
+@contextmanager
+def _training_bar(quiet: bool, begin: Callable[[], None] = lambda: None) -> Iterator[Callable[[Trained], None]]:
+    """A progress bar for training; `begin` is called before it is shown, as a terminal shows one at a time."""
+    from elmo.progress import ProgressBar
+
+    with ExitStack() as stack:
+        bars: list[ProgressBar] = []
+
+        def report(done: Trained) -> None:
+            if not bars:  # only now is it known how many steps there are
+                begin()
+                bars.append(stack.enter_context(ProgressBar("training", total=done.steps, quiet=quiet)))
+            bars[0].update(done.event.step, done.positions, _training_note(done))
+
+        yield report
+
+
+def _training_note(done: Trained) -> str:
+    note = f"step {done.event.step:,} of {done.steps:,}"
+    if done.event.step:
+        # exp of a sampled loss is no perplexity, and is not to be taken for one.
+        shown = "sampled" if done.sampled else f"perplexity {math.exp(min(done.loss, 99)):.1f}"
+        note += f", loss {done.loss:.3f} ({shown})"
     return note + (f", held out: perplexity {done.validated.perplexity:.1f}" if done.validated else "")
 
 

@@ -61,6 +61,8 @@ def write_checkpoint(path: Path, training: Training, progress: Progress) -> None
         "corpus": training.corpus.digest,
         "vocabulary": len(training.corpus.vocab),
     }
+    if training.start is not None:
+        about["start"] = training.start
     write_tensors(path, tensors, about)
 
 
@@ -116,7 +118,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _refuse_other_run(path: Path, about: Mapping[str, Any], training: Training) -> None:
     """Refuse a checkpoint with other settings; how long and how often are free, since they change no step's result."""
     free = {"corpus", *(f"train.{f.name}" for f in fields(LoopSettings))}
-    free -= {"train.dropout", "train.accumulate", "train.precision"}
+    free -= {"train.head_steps", "train.dropout", "train.accumulate", "train.precision"}
     stored, given = (dict(_flat(config)) for config in (about["config"], training.config.to_dict()))
     for key in sorted({*stored, *given} - free):
         if stored.get(key) != given.get(key):
@@ -125,6 +127,8 @@ def _refuse_other_run(path: Path, about: Mapping[str, Any], training: Training) 
                 f"{path} is of {what}a run with {key} = {stored.get(key)!r}, the config says {given.get(key)!r}: give "
                 "the same settings, or another folder for a new run"
             )
+    if about.get("start") != training.start:
+        raise ElmoError(f"{path} is of a run that started from another model: give the same, or another folder")
     if about["corpus"] != training.corpus.digest:
         raise ElmoError(f"{path} is of a run on another corpus than {training.config.corpus}")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -47,6 +48,8 @@ class Report:
     """Positions read so far, in each direction."""
     loss: float
     """Mean loss of training since the last line of the metrics."""
+    sampled: bool
+    """Whether that is the sampled softmax's, the `exp` of which is no perplexity."""
     validated: Validated | None
     """The last validation, if there was one since the start of this process."""
 
@@ -70,15 +73,35 @@ def pretrain(
         resume: go on from the folder's checkpoint if it has one.
         report: called after every step and validation.
     """
-    ranks = ranks or Ranks()
-    training = Training(config, corpus, ranks)
+    training = Training(config, corpus, ranks or Ranks())
+    return run_training(training, folder, resume=resume, report=report, finish=lambda: _export(folder, training))
+
+
+def run_training(
+    training: Training,
+    folder: Path,
+    *,
+    resume: bool = False,
+    report: Callable[[Report], None] = lambda _: None,
+    finish: Callable[[], None] = lambda: None,
+) -> Progress:
+    """Run a training in a folder: what `pretrain` and `finetune` have in common.
+
+    Args:
+        training: at its start.
+        folder: where checkpoints and metrics go.
+        resume: go on from the folder's checkpoint if it has one.
+        report: called after every step and validation.
+        finish: called in the first rank when the run has ended, while no other run can be in the folder.
+    """
+    ranks = training.ranks
     with _locked(folder, ranks, resume=resume):
         progress = Progress()
         if (folder / LAST).exists():
             progress = read_checkpoint(folder / LAST, training)
         if ranks.first:
             with new_file(folder / CONFIG) as beside:
-                beside.write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
+                beside.write_text(json.dumps(training.config.to_dict(), indent=2) + "\n", encoding="utf-8")
         run = _Run(training, folder, progress)
         try:
             run.go(report)
@@ -86,8 +109,27 @@ def pretrain(
             where = f"the last good checkpoint is of step {run.saved:,}: {folder / LAST}"
             raise ElmoError(f"{error}; {where}" if run.saved else str(error)) from error
         if ranks.first:
-            export(folder, training)
+            finish()
     return run.progress
+
+
+def read_best(folder: Path, training: Training) -> dict[str, Any] | None:
+    """Bring a run's model to the weights of its best validation; say which (`step`, `loss`), None if there was none."""
+    if not (folder / BEST).exists():
+        return None
+    about, tensors = read_tensors(folder / BEST)
+    training.lm.load_state_dict({name.removeprefix("lm."): tensor for name, tensor in tensors.items()})
+    return about
+
+
+def read_validations(folder: Path) -> list[Validated]:
+    """All validations of a run, from its metrics."""
+    lines = map(json.loads, (folder / METRICS).read_text(encoding="utf-8").splitlines())
+    return [
+        Validated(line["step"], line["valid_forward"], line["valid_backward"], line["valid_positions"])
+        for line in lines
+        if "valid_loss" in line
+    ]
 
 
 class _Run:
@@ -106,7 +148,7 @@ class _Run:
             board = stack.enter_context(_board(self.folder)) if settings.tensorboard and metrics else None
             if self._stopped():
                 return
-            for event in train(training):
+            for event in self._events():
                 line = self._stepped(event) if isinstance(event, Stepped) else self._validate(event)
                 if line is not None and metrics is not None:
                     metrics.write(json.dumps(line) + "\n")
@@ -118,6 +160,12 @@ class _Run:
                     self._save(metrics)
                 if self._stopped():
                     return
+
+    def _events(self) -> Iterator[Event]:
+        # A run that goes on from its start has done this validation: its line is in the metrics.
+        if self.training.config.train.validate_first and self.progress.best_loss is None:
+            yield self.training.validate()
+        yield from train(self.training)
 
     def _stepped(self, event: Stepped) -> dict[str, Any] | None:
         now = (1, event.forward, event.backward, event.norm)
@@ -166,7 +214,8 @@ class _Run:
             count, forward, backward, _ = self.progress.sums or (1, event.forward, event.backward, 0)
             self._loss = 0.5 * (forward + backward) / count
         positions = event.step * self.training.positions_a_step
-        return Report(event, self.training.steps, positions, self._loss, self._validated)
+        sampled = self.training.config.softmax.kind == "sampled"
+        return Report(event, self.training.steps, positions, self._loss, sampled, self._validated)
 
     def _save(self, metrics: IO[str] | None) -> None:
         if metrics is not None:
@@ -189,13 +238,12 @@ class _Run:
             yield file
 
 
-def export(folder: Path, training: Training) -> None:
+def _export(folder: Path, training: Training) -> None:
     """Write the best model of a run, with its head, as a native folder."""
-    if not (folder / BEST).exists():
+    about = read_best(folder, training)
+    if about is None:
         return
-    about, tensors = read_tensors(folder / BEST)
     lm = training.lm
-    lm.load_state_dict({name.removeprefix("lm."): tensor for name, tensor in tensors.items()})
     bundle = Bundle.of(lm.bilm.cpu(), head=lm.head.cpu(), vocab=training.corpus.vocab, card=_card(training, about))
     write_model(bundle, folder / MODEL, overwrite=True)
 
@@ -215,8 +263,11 @@ def _locked(folder: Path, ranks: Ranks, *, resume: bool) -> Iterator[None]:
             lock(file)
         except OSError as error:
             raise ElmoError(f"another run is going on in {folder}") from error
-        for left in folder.glob(".*.safetensors.new-*"):  # of a run that was killed while it wrote
+        # Of a run that was killed while it wrote; safetensors writes under a name of its own first.
+        for left in [*folder.glob(".*.safetensors.new-*"), *folder.glob(".tmp??????")]:
             left.unlink()
+        for left in folder.glob(f".{MODEL}.*-*"):
+            shutil.rmtree(left)
         yield
 
 

@@ -105,6 +105,8 @@ class LoopSettings:
     """Passes over the training split."""
     steps: int | None = None
     """Steps instead of epochs."""
+    head_steps: int | None = None
+    """Steps at the beginning in which only the head learns: for a new head on a trained biLM."""
     dropout: float = 0.1
     """On the input of every LSTM layer and on the top output."""
     accumulate: int = 1
@@ -115,6 +117,8 @@ class LoopSettings:
     """Steps between lines of `metrics.jsonl`, which hold the mean over them."""
     validate_every: int = 1000
     """Steps between validations."""
+    validate_first: bool = False
+    """Validate before the first step, too: what a run starts from may then be its best."""
     validation_windows: int | None = None
     """Windows of the held-out split that a validation reads; all if not given."""
     checkpoint_every: int = 1000
@@ -128,7 +132,7 @@ class LoopSettings:
         """Refuse values that no run can have."""
         for name in ("epochs", "accumulate", "log_every", "validate_every", "checkpoint_every"):
             _at_least(f"train.{name}", getattr(self, name), 1)
-        for name in ("steps", "validation_windows"):
+        for name in ("steps", "head_steps", "validation_windows"):
             if getattr(self, name) is not None:
                 _at_least(f"train.{name}", getattr(self, name), 1)
         _at_least("train.patience", self.patience, 0)
@@ -180,6 +184,13 @@ class TrainConfig:
         """Check a mapping of settings, as TOML or `to_dict` gives it."""
         config: TrainConfig = _build(cls, raw, "")
         return config
+
+    def changed(self, sets: Sequence[str]) -> TrainConfig:
+        """These settings with some replaced, given such as `train.steps=100`."""
+        raw = self.to_dict()
+        for one in sets:
+            _set(raw, one)
+        return TrainConfig.from_dict(raw)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values; `from_dict` reads them."""

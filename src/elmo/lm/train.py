@@ -21,6 +21,7 @@ printing and stopping live in the caller (`run.py`).
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -86,8 +87,8 @@ Event = Stepped | Validated
 class Training:
     """A run: the model, what the optimizer remembers, the rows' state and how many steps were taken."""
 
-    def __init__(self, config: TrainConfig, corpus: Corpus, ranks: Ranks) -> None:
-        """Start from the seed's start values."""
+    def __init__(self, config: TrainConfig, corpus: Corpus, ranks: Ranks, lm: LanguageModel | None = None) -> None:
+        """Start from the seed's start values, or from a model over the corpus's vocabulary, which is then trained."""
         first, last = ranks.rows(config.data.rows)
         if (last - first) % config.train.accumulate:
             raise ElmoError(
@@ -95,7 +96,10 @@ class Training:
                 "divided by it"
             )
         self.config, self.corpus, self.ranks = config, corpus, ranks
-        self.lm = new_language_model(config, corpus).to(ranks.device)
+        _check_fits(config, corpus)
+        self.start = None if lm is None else _fingerprint(lm)
+        """What tells the model that the run starts from, if not from the seed's start values."""
+        self.lm = (lm or new_language_model(config, corpus)).to(ranks.device)
         self.step = 0
         self.state = self.lm.bilm.zero_state(last - first)
         self.windows = Windows(corpus, characters=config.model.char_cnn is not None, device=ranks.device)
@@ -129,6 +133,7 @@ class Training:
         """Take a step: the gradient of `loss * unroll_steps`, where the loss is half the sum of the directions'."""
         number = self.step + 1
         self.lm.zero_grad(set_to_none=True)
+        self.lm.bilm.requires_grad_(number > (self.config.train.head_steps or 0))
         sampling = self._sampling(number, parts)
         dropout = Dropout(self.config.train.dropout, self._generator(number))
         losses, states, done = torch.zeros(2, device=self.ranks.device), [], 0
@@ -220,9 +225,8 @@ class Training:
         return found + [Gradient(name, table, grad, rows.ids) for name, table, grad in tables if grad is not None]
 
 
-def new_language_model(config: TrainConfig, corpus: Corpus) -> LanguageModel:
-    """A model with the start values of the seed."""
-    n_words, dim = len(corpus.vocab), config.model.lstm.projection_dim
+def _check_fits(config: TrainConfig, corpus: Corpus) -> None:
+    n_words = len(corpus.vocab)
     if config.model.n_words is not None and config.model.n_words != n_words:
         raise ElmoError(
             f"model.n_tokens_vocab is {config.model.n_words:,}, the corpus has a vocabulary of {n_words:,} words"
@@ -234,18 +238,39 @@ def new_language_model(config: TrainConfig, corpus: Corpus) -> LanguageModel:
             f"model.char_cnn.max_characters_per_token is {cnn.max_characters_per_token}, the corpus was prepared "
             f"with {width}"
         )
+
+
+def _fingerprint(lm: LanguageModel) -> str:
+    digest = hashlib.sha256()
+    for weight in lm.state_dict().values():
+        digest.update(weight.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def new_language_model(config: TrainConfig, corpus: Corpus) -> LanguageModel:
+    """A model with the start values of the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         bilm = BiLM(config.model)
-        head: Head
-        if config.softmax.kind == "adaptive":
-            head = AdaptiveHead(n_words, dim, config.softmax.cutoffs)
-        else:
-            head = SoftmaxHead(n_words, dim)
-            if config.softmax.start == "unigram":
-                counts = torch.from_numpy(np.asarray(corpus.counts(), dtype=np.float64)) + 1
-                head.bias.data.copy_(torch.log(counts / counts.sum()))
-    return LanguageModel(bilm, head)
+        return LanguageModel(bilm, _new_head(config, corpus))
+
+
+def new_head(config: TrainConfig, corpus: Corpus) -> Head:
+    """A head over the corpus's vocabulary with the start values of the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return _new_head(config, corpus)
+
+
+def _new_head(config: TrainConfig, corpus: Corpus) -> Head:
+    n_words, dim = len(corpus.vocab), config.model.lstm.projection_dim
+    if config.softmax.kind == "adaptive":
+        return AdaptiveHead(n_words, dim, config.softmax.cutoffs)
+    head = SoftmaxHead(n_words, dim)
+    if config.softmax.start == "unigram":
+        counts = torch.from_numpy(np.asarray(corpus.counts(), dtype=np.float64)) + 1
+        head.bias.data.copy_(torch.log(counts / counts.sum()))
+    return head
 
 
 def has_bf16(device: torch.device) -> bool:
