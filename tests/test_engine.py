@@ -204,6 +204,17 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
 
 
+def test_large_scratch_is_held_while_it_is_used_and_given_up_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_LARGEST_KEPT", 64)
+    scratch = precision._Scratch()
+    pointer = scratch.room("x", (100,), torch.uint8).data_ptr()  # nobody holds the tensor
+    assert scratch.room("x", (100,), torch.uint8).data_ptr() == pointer
+    scratch.room("x", (10,), torch.uint8)
+    assert scratch._rooms["x"].numel() == 10
+    scratch.room("x", (5,), torch.uint8)
+    assert scratch._rooms["x"].numel() == 10
+
+
 class TestPlan:
     @given(
         st.lists(st.integers(0, 6), min_size=1, max_size=12),

@@ -25,7 +25,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Read = Callable[[str, slice], Tensor]
 """Some rows of a weight, by the name it has in `BiLM.state_dict`: from a network or a file, one at a time."""
 
-_LARGEST_KEPT = 2**26  # bytes that a thread keeps for one use
+_LARGEST_KEPT = 2**26  # bytes that a thread keeps for one use, once it needs no more
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -51,9 +51,9 @@ class _Scratch(threading.local):
     def room(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Uninitialised; good until the thread asks for the same name again."""
         size = math.prod(shape) * dtype.itemsize
-        if size > _LARGEST_KEPT:  # of a text like no other
-            return torch.empty(shape, dtype=dtype)
-        if name not in self._rooms or self._rooms[name].numel() < size:
+        there = self._rooms[name].numel() if name in self._rooms else -1
+        # What a text like no other needed is held until the next one: callers keep pointers, not tensors.
+        if there < size or size <= _LARGEST_KEPT < there:
             self._rooms[name] = in_large_pages((size,), torch.uint8)
         return self._rooms[name][:size].view(dtype).view(shape)
 
