@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import h5py
 
@@ -96,13 +96,19 @@ def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
         raw.check()
 
 
-def lock(file: IO[str]) -> None:
-    """Take a file for this process alone, or raise OSError; where the system has no such locks, do without."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+@contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """Hold a lock file for this process alone; where another has it, refuse. Some systems have no such locks."""
+    with path.open("w") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass
+        except OSError as error:
+            raise ElmoError(refusal) from error
+        yield
 
 
 def cannot_write(path: Path, error: Exception) -> ElmoError:

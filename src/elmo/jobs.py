@@ -27,7 +27,7 @@ from torch import Tensor
 from elmo.config import read_json
 from elmo.embed import Embedder, Sentence, Window, as_tokens
 from elmo.errors import ElmoError
-from elmo.files import cannot_write, lock, new_file
+from elmo.files import cannot_write, locked, new_file
 from elmo.model import State
 from elmo.sinks import About, FileFormat, Record, check_format, format_of, read_about, write_records
 
@@ -173,11 +173,7 @@ class Parts:
             if strange:
                 raise ElmoError(f"{self.folder} holds something else than a run that was cut ({min(strange)})")
         self.folder.mkdir(exist_ok=True)
-        with (self.folder / "lock").open("w") as file:
-            try:
-                lock(file)
-            except OSError as error:
-                raise ElmoError(f"another run is writing into {self.folder}: wait until it has ended") from error
+        with locked(self.folder / "lock", f"another run is writing into {self.folder}: wait until it has ended"):
             try:
                 if self._garbage.exists():
                     self.clear()

@@ -31,7 +31,7 @@ from pathlib import Path
 import torch
 
 from elmo.errors import ElmoError
-from elmo.files import lock
+from elmo.files import locked
 from elmo.formats import check_target, write_model
 from elmo.formats.bundle import Bundle, empty_bilm, fill_bilm
 from elmo.lm.corpus import MANIFEST, Corpus, check_vocabulary
@@ -274,11 +274,7 @@ def _working_folder(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Pat
                 "--overwrite starts again"
             )
     work.mkdir(parents=True, exist_ok=True)
-    with (work / ".lock").open("w") as file:
-        try:
-            lock(file)
-        except OSError as error:
-            raise ElmoError(f"another run is going on in {work}") from error
+    with locked(work / ".lock", f"another run is going on in {work}"):
         if not resume:
             _clear(work)
         try:

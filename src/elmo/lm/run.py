@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from elmo.errors import ElmoError, MissingExtraError
-from elmo.files import lock, new_file
+from elmo.files import locked, new_file
 from elmo.formats import write_model
 from elmo.formats.bundle import Bundle
 from elmo.lm.batches import Corpus
@@ -258,11 +258,7 @@ def _locked(folder: Path, ranks: Ranks, *, resume: bool) -> Iterator[None]:
     if (folder / LAST).exists() and not (resume or restarted):
         raise ElmoError(f"{folder} holds a run: --resume goes on with it; for a new one give another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            lock(file)
-        except OSError as error:
-            raise ElmoError(f"another run is going on in {folder}") from error
+    with locked(folder / ".lock", f"another run is going on in {folder}"):
         # Of a run that was killed while it wrote; safetensors writes under a name of its own first.
         for left in [*folder.glob(".*.safetensors.new-*"), *folder.glob(".tmp??????")]:
             left.unlink()

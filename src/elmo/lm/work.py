@@ -13,7 +13,7 @@ from typing import Any
 
 from elmo.config import read_json
 from elmo.errors import ElmoError, TextError
-from elmo.files import cannot_write, lock, new_file
+from elmo.files import cannot_write, locked, new_file
 from elmo.lm.parts import part_paths
 
 _KNOWN = re.compile(r"reading\.json|lock|counts|words|numbers|assembled|old|part-\d+-\d+\.npz|\..*")
@@ -38,11 +38,7 @@ class Work:
         try:
             self._refuse_strange_files()
             self.folder.mkdir(parents=True, exist_ok=True)
-            with (self.folder / "lock").open("w") as file:
-                try:
-                    lock(file)
-                except OSError as error:
-                    raise ElmoError(f"another run is writing into {self.folder}: wait until it has ended") from error
+            with locked(self.folder / "lock", f"another run is writing into {self.folder}: wait until it has ended"):
                 try:
                     self._begin(json.loads(json.dumps(reading)), overwrite=overwrite)
                     yield
