@@ -156,7 +156,9 @@ class _Run:
                     for name, value in line.items():
                         board.add_scalar(name, value, event.step)
                 report(self._report(event))
-                if isinstance(event, Validated) or event.step % settings.checkpoint_every == 0:
+                # Not between a step and its validation: a run that went on from there would leave the validation out.
+                due = event.step % settings.checkpoint_every == 0 and not self.training.validates_now
+                if isinstance(event, Validated) or due:
                     self._save(metrics)
                 if self._stopped():
                     return

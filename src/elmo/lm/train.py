@@ -161,6 +161,11 @@ class Training:
         self.state, self.step = State.join(states), number
         return Stepped(number, forward, backward, size, self.optimizer.rate(number))
 
+    @property
+    def validates_now(self) -> bool:
+        """Whether a validation follows the step that was taken last."""
+        return self.step % self.config.train.validate_every == 0 or self.step == self.steps
+
     @torch.no_grad()
     def validate(self) -> Validated:
         """Read the held-out split with the full softmax, each rank its rows."""
@@ -282,7 +287,6 @@ def has_bf16(device: torch.device) -> bool:
 
 def train(training: Training) -> Iterator[Event]:
     """Take steps until the last one; validate every so often and at the end."""
-    settings = training.config.train
     stream = training.stream()
     # One thread reads the next window while this one is computed: its order is the stream's, whatever the timing.
     with ThreadPoolExecutor(1) as reader:
@@ -291,5 +295,5 @@ def train(training: Training) -> Iterator[Event]:
             parts = upcoming.result()
             upcoming = reader.submit(lambda: training.parts(next(stream)))
             yield training.advance(parts)
-            if training.step % settings.validate_every == 0 or training.step == training.steps:
+            if training.validates_now:
                 yield training.validate()
