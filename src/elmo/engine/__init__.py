@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from elmo.config import ModelConfig
@@ -20,6 +22,8 @@ Precision = Literal["auto", "fp32", "bf16", "int8"]
 _SMALL = 128  # projection; below, PyTorch's products gain little, and oneDNN's kernels take more memory than a model
 _LARGE = 256  # projection; below, PyTorch is as fast in float32 as in bfloat16
 _LARGE_COMPILED = 128  # the same for the kernels
+_OLDEST_GPU = (8, 0)  # compute capability
+_LEAST_SIZE = 64  # of a cell or a projection that the GPU's kernels know; they must be powers of 2, too
 
 
 class Engine(Protocol):
@@ -79,8 +83,24 @@ class ReferenceEngine:
         return self._bilm.contextualise(words_WP[places_BT.clamp_min(0)], places_BT >= 0, state, layers=layers)
 
 
+def has_kernels(device: torch.device, cells: int, projection: int) -> bool:
+    """Whether the GPU's kernels run on a device and know an LSTM of this size."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _OLDEST_GPU:
+        return False
+    powers = all(size >= _LEAST_SIZE and size & (size - 1) == 0 for size in (cells, projection))
+    return powers and importlib.util.find_spec("triton") is not None
+
+
 def make_engine(source: Source, precision: Precision, engine: EngineName) -> tuple[Engine, Resolved]:
     """An engine for a biLM where it is, and the precision that it has."""
+    if engine == "auto" and not source.on_cpu and _on_gpu(source):
+        device = next(source.bilm.parameters()).device
+        picked: Literal["fp32", "bf16"] = "bf16" if precision in ("auto", "bf16") else "fp32"
+        if precision == "int8":
+            raise ElmoError("precision 'int8' is not to be had on a GPU: give 'bf16' or 'fp32'")
+        from elmo.engine.cuda import CudaEngine
+
+        return CudaEngine(source.config, source.read, picked, device), picked
     if engine == "reference" or not source.on_cpu:
         if precision not in ("auto", "fp32"):
             weight = next(source.bilm.parameters())
@@ -92,6 +112,14 @@ def make_engine(source: Source, precision: Precision, engine: EngineName) -> tup
     if resolved == "fp32" and not compiled.compiled("fp32") and (small or not supported("fp32")):
         return ReferenceEngine(source.bilm), resolved
     return CpuEngine(source.config, source.read, resolved), resolved
+
+
+def _on_gpu(source: Source) -> bool:
+    """Whether the GPU's kernels can run a network where it is."""
+    weight, lstm = next(source.bilm.parameters()), source.config.lstm
+    if weight.dtype != torch.float32 or not lstm.has_projection:
+        return False
+    return has_kernels(weight.device, lstm.dim, lstm.projection_dim)
 
 
 def auto_precision(config: ModelConfig) -> Resolved:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from elmo.config import CharCNNConfig, ModelConfig
 from elmo.engine import compiled, plain
-from elmo.engine.precision import SCRATCH, Floats, Int64s, LSTMWeights, Precision, Read, Tokens
+from elmo.engine.precision import SCRATCH, Floats, Int64s, LSTMWeights, Precision, Read, Steps, Tokens
 from elmo.errors import ElmoError
 from elmo.model import BiLMOutput, State, checked
 
@@ -72,7 +72,7 @@ class CpuEngine:
     ) -> BiLMOutput:
         """Do what `Engine.contextualise` says."""
         wanted, state = checked(self._config, len(places_BT), state, layers)
-        steps = _Steps.of(places_BT)
+        steps = Steps.of(places_BT)
         words = words_WP.float().numpy()
         flat = places_BT.numpy().reshape(-1)
         out = np.zeros((len(wanted), len(flat), 2, self._config.lstm.projection_dim), dtype=np.float32)
@@ -135,40 +135,6 @@ class _First:
         begin = tokens.inputs[: tokens.rows[0]] if len(tokens.rows) else tokens.inputs
         _, first, which = np.unique(begin, return_index=True, return_inverse=True)
         return cls(first, which) if len(first) < len(begin) else None
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """Where the tokens of a batch are, step by step, the longest rows first."""
-
-    order: Int64s
-    """`(B,)`, rows by falling length."""
-    rows: Int64s
-    """How many rows are still there at each step."""
-    forward: Int64s
-    """`(N,)`, place in the flattened `(B * T)` of each token, step after step."""
-    backward: Int64s
-    """The same, each row read from its own end."""
-    in_order: Tokens
-    """The tokens of a layer above the first: its inputs are in the order in which they come."""
-
-    @classmethod
-    def of(cls, places_BT: Tensor) -> _Steps:
-        mask = places_BT.numpy() >= 0
-        width = mask.shape[1]
-        lengths: Int64s = mask.sum(axis=1)
-        order = np.argsort(-lengths, kind="stable")
-        rows = (lengths > np.arange(int(lengths.max(initial=0)))[:, None]).sum(axis=1)
-        step = np.repeat(np.arange(len(rows)), rows)
-        starts = np.cumsum(rows) - rows
-        row = order[np.arange(len(step)) - starts[step]]
-        return cls(
-            order=order,
-            rows=rows,
-            forward=row * width + step,
-            backward=row * width + lengths[row] - 1 - step,
-            in_order=Tokens(np.arange(len(step)), rows),
-        )
 
 
 class _WordTable:

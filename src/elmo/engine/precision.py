@@ -1,4 +1,4 @@
-"""What the two halves of the CPU engine share: precisions, an LSTM's weights, and where a batch's tokens are."""
+"""What engines share: precisions, an LSTM's weights, and where a batch's tokens are."""
 
 from __future__ import annotations
 
@@ -169,4 +169,39 @@ class Tokens:
             tokens=tokens.astype(np.int32),
             rows=self.rows.astype(np.int32),
             n_slots=max(1, len(frequent) + most),
+        )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Where the tokens of a batch are, step by step, the longest rows first."""
+
+    order: Int64s
+    """`(B,)`, rows by falling length."""
+    rows: Int64s
+    """How many rows are still there at each step."""
+    forward: Int64s
+    """`(N,)`, place in the flattened `(B * T)` of each token, step after step."""
+    backward: Int64s
+    """The same, each row read from its own end."""
+    in_order: Tokens
+    """The tokens of a layer above the first: its inputs are in the order in which they come."""
+
+    @classmethod
+    def of(cls, places_BT: Tensor) -> Steps:
+        """Of a batch's places, -1 behind a row's last token."""
+        mask = places_BT.numpy() >= 0
+        width = mask.shape[1]
+        lengths: Int64s = mask.sum(axis=1)
+        order = np.argsort(-lengths, kind="stable")
+        rows = (lengths > np.arange(int(lengths.max(initial=0)))[:, None]).sum(axis=1)
+        step = np.repeat(np.arange(len(rows)), rows)
+        starts = np.cumsum(rows) - rows
+        row = order[np.arange(len(step)) - starts[step]]
+        return cls(
+            order=order,
+            rows=rows,
+            forward=row * width + step,
+            backward=row * width + lengths[row] - 1 - step,
+            in_order=Tokens(np.arange(len(step)), rows),
         )

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from elmo.engine import has_kernels
 from elmo.lstm import FORGET_BIAS, ProjectedLSTM
 
 
@@ -45,9 +46,18 @@ def run_layer(
     if forward.projection is not None and backward.projection is not None:
         projection_2DP = torch.stack([forward.projection, backward.projection])
     clips = Clips(forward.cell_clip, forward.proj_clip if projection_2DP is not None else None, dtype)
-    run: Callable[..., tuple[Tensor, Tensor]] = _Recurrence.apply  # untyped
+    run: Callable[..., tuple[Tensor, Tensor]] = _function(x_2TBI.device, projection_2DP).apply  # untyped
     y_2TBP, c_2BD = run(x_2TBI, kernel_2KG, bias_2G, projection_2DP, m_2BP, c_2BD, clips)
     return y_2TBP, y_2TBP[:, -1].detach(), c_2BD
+
+
+def _function(device: torch.device, projection_2DP: Tensor | None) -> type[Function]:
+    """The way to run a layer on a device: kernels of its own where there are some for its size."""
+    if device.type == "cuda" and projection_2DP is not None and has_kernels(device, *projection_2DP.shape[1:]):
+        from elmo.lm.gpu_recurrence import GpuRecurrence
+
+        return GpuRecurrence
+    return _Recurrence
 
 
 class _Recurrence(Function):
