@@ -50,7 +50,7 @@ class Model(Bundle):
                 `batch_size`.
         """
         _refuse_string(sentences)
-        return list(self.embed_iter(sentences, device=device, **settings))
+        return self.embedder(device=device, **settings).embed(sentences)
 
     def embed_iter(
         self, sentences: Iterable[Sentence], *, device: Device = None, **settings: Unpack[EmbedOptions]
