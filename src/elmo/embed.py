@@ -219,7 +219,10 @@ class Embedder:
         return digest.hexdigest()
 
     def embed(self, sentences: Iterable[Sentence]) -> list[Vectors]:
-        """Embed sentences, all of which are there: one array a sentence, as of `embed_iter`, which see."""
+        """Embed sentences, all of which are there, without a GPU's waiting between windows: one array a sentence.
+
+        A sentence is a list of tokens, or a string that is split at white space.
+        """
         vectors: list[Vectors] = []
         for window in self.windows(map(as_tokens, sentences), ahead=True):
             vectors += window.vectors
@@ -313,7 +316,7 @@ class Embedder:
                 if carry:
                     ends.append(output.state)
                     order.append(batch)
-                del output  # a gigabyte that the next batch can have
+                del output  # the next batch may have its memory
                 if before is not None:
                     before.take()
                 started.take(leave=self._limits.ahead)
@@ -548,8 +551,8 @@ class WordCache:
         self.misses += len(new)
         unknown = [words[i] for i in new.tolist()]
         if new_words is None:
-            nothing_new = self._table_NP is not None and not unknown
-            new_words = self._table_NP[:0] if nothing_new else self._encode(unknown)  # type: ignore[index]  # checked
+            table = self._table_NP
+            new_words = self._encode(unknown) if unknown or table is None else table.new_empty(0, table.shape[1])
         # index_copy_ and index_select, not brackets: these take all threads even for a few rows, which then keep the
         # cores busy for milliseconds in waiting for more.
         result = new_words.new_empty(len(words), new_words.shape[1])
