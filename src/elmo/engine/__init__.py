@@ -76,7 +76,7 @@ class ReferenceEngine:
         self, words_WP: Tensor, places_BT: Tensor, state: State | None = None, *, layers: Sequence[int] | None = None
     ) -> BiLMOutput:
         """Do what `Engine.contextualise` says."""
-        places_BT = places_BT.to(words_WP.device)
+        places_BT = places_BT.to(words_WP.device, non_blocking=True)
         return self._bilm.contextualise(words_WP[places_BT.clamp_min(0)], places_BT >= 0, state, layers=layers)
 
 
