@@ -5,9 +5,10 @@ import itertools
 import pickle
 import random
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elmo
+import elmo.embed as embed_module
 from conftest import small_options, write_model
 from elmo.embed import Embedder, EmbedOptions, EmbedSettings, WordCache
 from elmo.errors import ElmoError
@@ -232,7 +234,147 @@ class TestStreams:
         assert all(len(word) < 100 for word in embedder.cache._slots)
 
 
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU treated as a device that is not waited for, with windows of a CPU's size."""
+    monkeypatch.setattr(embed_module, "_CPU", replace(embed_module._CPU, ahead=2))
+
+
+class TestDeviceThatIsNotWaitedFor:
+    """What a GPU's vectors go through, on a CPU; `test_gpu.py` has the same on a GPU."""
+
+    @pytest.mark.parametrize("layers", ["average", "all", "top", "mix", 1, [2, 0]])
+    @pytest.mark.parametrize("pool", [None, "mean", "max"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    def test_vectors_are_the_same(
+        self, model: elmo.Model, monkeypatch: pytest.MonkeyPatch, layers: Any, pool: Any, dtype: Any
+    ) -> None:
+        warm = model.warmed(["the cat"])
+        sentences = [[], *draw(120, seed=5), [], []]
+        for state in ("zero", "carry", "warm"):
+            asked = EmbedSettings(layers=layers, pool=pool, dtype=dtype, state=state, batch_tokens=50, batch_size=7)
+            expected = list(Embedder(warm, asked).embed_iter(sentences))
+            with monkeypatch.context() as patch:
+                patch.setattr(embed_module, "_CPU", replace(embed_module._CPU, ahead=2))
+                ahead = Embedder(warm, asked)
+            for found in (ahead.embed(sentences), list(ahead.embed_iter(iter(sentences)))):
+                for ours, theirs in zip(found, expected, strict=True):
+                    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+                    if pool is None:
+                        assert np.array_equal(ours, theirs)
+                    np.testing.assert_allclose(ours, theirs, rtol=1e-3 if dtype == "float16" else 0, atol=1e-6)
+                    assert ours.base is None  # it keeps nothing else alive
+
+    @pytest.mark.usefixtures("as_on_a_gpu")
+    @pytest.mark.parametrize("pool", [None, "mean", "max"])
+    def test_nothing_has_no_vectors_or_zeros(self, model: elmo.Model, pool: Any) -> None:
+        embedder = Embedder(model, EmbedSettings(pool=pool))
+        assert embedder.embed([]) == []
+        for vectors in embedder.embed(["", ""]):
+            assert vectors.shape == ((0, 10) if pool is None else (10,))
+            assert not vectors.any()
+
+    @pytest.mark.usefixtures("as_on_a_gpu")
+    def test_some_batches_and_no_more_are_under_way(self, model: elmo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        under_way: list[int] = []
+        most: list[int] = []
+
+        class Counted(embed_module._HostCopy):
+            def __init__(self, tensor: torch.Tensor) -> None:
+                super().__init__(tensor)
+                under_way.append(1)
+                most.append(len(under_way))
+
+            def numpy(self) -> Any:
+                under_way.pop()
+                return super().numpy()
+
+        monkeypatch.setattr(embed_module, "_HostCopy", Counted)
+        embedder = Embedder(model, EmbedSettings(batch_tokens=40))
+        for embed in (embedder.embed, lambda sentences: list(embedder.embed_iter(sentences))):
+            most.clear()
+            embed(draw(300))
+            assert len(most) > 20
+            assert not under_way
+            assert max(most) == embed_module._CPU.ahead + 1
+        assert most.count(1) > 1  # lazily, a window is waited for before the next is read
+        most.clear()
+        embedder.embed(draw(300))
+        assert most.count(1) == 1
+
+    @pytest.mark.usefixtures("as_on_a_gpu")
+    def test_a_stream_is_not_read_ahead_of(self, model: elmo.Model) -> None:
+        read = 0
+
+        def endless() -> Iterator[str]:
+            nonlocal read
+            while True:
+                read += 1
+                yield "the cat sat"
+
+        embedder = Embedder(model, EmbedSettings(batch_tokens=100))
+        next(embedder.embed_iter(endless()))
+        assert read == 20
+
+    @pytest.mark.usefixtures("as_on_a_gpu")
+    def test_what_goes_wrong_leaves_it_usable(self, model: elmo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        embedder = Embedder(model, EmbedSettings(batch_tokens=40))
+        sentences = draw(200)
+        expected = embedder.embed(sentences)
+        contextualise, calls = embedder._engine.contextualise, itertools.count()
+
+        def failing(*arguments: Any, **options: Any) -> Any:
+            if next(calls) == 7:
+                raise MemoryError
+            return contextualise(*arguments, **options)
+
+        monkeypatch.setattr(embedder._engine, "contextualise", failing)
+        with pytest.raises(MemoryError):
+            embedder.embed(sentences)
+        with pytest.raises(ElmoError, match="a sentence is"):
+            embedder.embed([*sentences, 3])  # type: ignore[list-item]
+        for ours, theirs in zip(embedder.embed(sentences), expected, strict=True):
+            assert np.array_equal(ours, theirs)
+
+
+class TestSizeOfBatches:
+    def test_it_is_the_devices_if_not_given(self, model: elmo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert Embedder(model, EmbedSettings()).batch_tokens == 2048
+        assert Embedder(model, EmbedSettings(batch_tokens=7)).batch_tokens == 7
+        monkeypatch.setattr(embed_module, "_CPU", embed_module._GPU)
+        assert Embedder(model, EmbedSettings()).batch_tokens == 32768
+
+    def test_a_gpus_window_holds_several(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        write_model(tmp_path, small_options(dim=600, projection_dim=512))
+        monkeypatch.setattr(embed_module, "_CPU", embed_module._GPU)
+        embedder = Embedder(elmo.load(tmp_path), EmbedSettings(layers="all"))
+        sentences = [["the"] * 18] * 40_000
+        windows = [20 * len(group) for group in embedder.groups(sentences)]
+        assert [round(tokens / 32768) for tokens in windows[:4]] == [1, 2, 4, 4]
+
+
 class TestWordCache:
+    @given(st.lists(st.lists(st.integers(0, 30), unique=True, max_size=12), max_size=20), st.integers(1, 8))
+    @settings(max_examples=50)
+    def test_it_keeps_the_words_met_last(self, asked: list[list[int]], capacity: int) -> None:
+        cache = WordCache(capacity, lambda words: torch.zeros(len(words), 1))
+        kept: OrderedDict[str, None] = OrderedDict()
+        hits = 0
+        for numbers in asked:
+            words = [str(n) for n in numbers]
+            known = [word for word in words if word in kept]
+            new = [word for word in words if word not in kept]
+            hits += len(known)
+            for word in known:
+                kept.move_to_end(word)
+            for word in new:
+                kept[word] = None
+                if len(kept) > capacity:
+                    kept.popitem(last=False)
+            cache.vectors(words)
+            assert cache._slots.keys() == kept.keys()
+            assert cache.hits == hits
+
     @given(st.lists(st.lists(st.integers(0, 30), unique=True, max_size=12), max_size=20), st.integers(1, 8))
     @settings(max_examples=50)
     def test_vectors_are_those_of_the_words_however_small_it_is(self, asked: list[list[int]], capacity: int) -> None:

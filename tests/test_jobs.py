@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.parquet
 import pytest
 
 import elmo
+import elmo.embed as embed_module
 from conftest import run_elmo, small_options, write_model
 from elmo.embed import Embedder, EmbedSettings
 from elmo.errors import ElmoError
@@ -122,6 +124,29 @@ def test_a_run_that_was_cut_goes_on_to_the_same_bytes(
     embed_file(embedder(model, **settings), SENTENCES, cut, format=format, resume=True)
     assert cut.read_bytes() == whole.read_bytes()
     assert not (tmp_path / f"cut.{format}.partial").exists()
+
+
+@pytest.mark.parametrize("settings", [{}, {"state": "carry", "batch_size": 7}, {"layers": "all", "pool": "mean"}])
+def test_so_does_one_on_a_device_that_is_not_waited_for(
+    model: elmo.Model, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embed_module, "_CPU", replace(embed_module._CPU, ahead=2))
+    embed_file(embedder(model, **settings), SENTENCES, tmp_path / "whole.npz")
+    with pytest.raises(CutError):
+        embed_file(embedder(model, **settings), cut_after(60), tmp_path / "cut.npz")
+    embed_file(embedder(model, **settings), SENTENCES, tmp_path / "cut.npz", resume=True)
+    assert (tmp_path / "cut.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def test_what_is_left_to_the_device_is_noted_as_it_was_chosen(
+    model: elmo.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.hdf5"
+    embed_file(Embedder(model, EmbedSettings()), SENTENCES, out)
+    embed_file(Embedder(model, EmbedSettings(batch_tokens=2048)), SENTENCES, out, resume=True)
+    monkeypatch.setattr(embed_module, "_CPU", embed_module._GPU)
+    with pytest.raises(ElmoError, match="batch_tokens was 2048 and is 32768 now"):
+        embed_file(Embedder(model, EmbedSettings()), SENTENCES, out, resume=True)
 
 
 def test_going_on_embeds_only_what_is_missing(model: elmo.Model, tmp_path: Path) -> None:

@@ -46,11 +46,11 @@ class Model(Bundle):
             device: where to compute; where the model is if not given.
             **settings: the fields of `EmbedSettings`: `layers` ("average" if not given, "all", "top", "mix", a number
                 or a list of numbers; several layers come out as `(layers, tokens, dim)`), `pool` ("mean" or "max"
-                over the tokens), `precision`, `state` ("zero", "carry", "warm"), `dtype`, `batch_tokens`,
-                `batch_size`.
+                over the tokens), `precision`, `state` ("zero", "carry", "warm"), `dtype`, `batch_tokens` (by the
+                device if not given), `batch_size`.
         """
         _refuse_string(sentences)
-        return list(self.embed_iter(sentences, device=device, **settings))
+        return self.embedder(device=device, **settings).embed(sentences)
 
     def embed_iter(
         self, sentences: Iterable[Sentence], *, device: Device = None, **settings: Unpack[EmbedOptions]

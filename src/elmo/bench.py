@@ -77,8 +77,7 @@ def _measure(embedder: Embedder, text: _Text, at_a_time: int, length: int, secon
     while not times or sum(times) < seconds:
         sentences = text.sentences(at_a_time, length)
         start = time.perf_counter()
-        for _ in embedder.embed_iter(sentences):
-            pass
+        embedder.embed(sentences)
         times.append(time.perf_counter() - start)
     words = at_a_time * length * len(times)
     return Speed(embedder.precision, at_a_time, length, words / sum(times), 1000 * float(np.median(times)))

@@ -93,7 +93,9 @@ def embed(
     dtype: Annotated[str, typer.Option(help="float32 or float16, of the vectors written.")] = "float32",
     tokenize: TokenizeOption = False,
     language: LanguageOption = "en",
-    batch_tokens: Annotated[int, typer.Option(help="Tokens in a batch.")] = 2048,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Tokens in a batch; if not given, 2048 on a CPU, 32768 on a GPU.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Rows of a batch with --state carry.")] = 64,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,
     engine: Annotated[str, typer.Option(help="auto, or reference for the readable network.")] = "auto",

@@ -4,7 +4,10 @@ Sentences are read a window at a time, sorted by length within it and cut into b
 little is padding. Which sentences share a window depends on the input alone, so a run that goes on after a cut gives
 the same bits as one that was never cut.
 
-Shapes: B sentences, T tokens, P projection, D width of a layer, L layers, N distinct words.
+A GPU is never waited for before it has more to do: its batches are enqueued, their vectors reduced and cast there and
+copied into pinned memory, and the host cuts those of a batch into sentences while the next ones are computed.
+
+Shapes: B sentences, T tokens, P projection, D width of a layer, L layers, N distinct words or tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import itertools
 import json
 import operator
 import threading
-from collections import OrderedDict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, TypedDict, cast, get_args
@@ -41,12 +44,29 @@ DType = Literal["float32", "float16"]
 Vectors = NDArray[np.floating[Any]]
 Sentence = str | Sequence[str]
 
-_WINDOW_BYTES = 2**24  # vectors held until their turn comes
-_WINDOW_BATCHES = 16
-_CACHE_BYTES = 2**25  # word vectors kept over the whole run
+Int64s = NDArray[np.int64]
+Answer = Callable[[], list[Vectors]]
+"""The vectors of a batch, an array a sentence, waiting for them if need be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Limits:
+    """What suits a kind of device. Nothing in it may depend on the machine's state: a resumed run must do the same."""
+
+    batch_tokens: int
+    window_bytes: int
+    """Vectors held until their turn comes."""
+    window_batches: int
+    cache_bytes: int
+    """Word vectors kept over the whole run."""
+    ahead: int
+    """Batches that are enqueued before the vectors of an earlier one are waited for; 0: computed in the call."""
+
+
+_CPU = _Limits(batch_tokens=2**11, window_bytes=2**24, window_batches=16, cache_bytes=2**25, ahead=0)
+_GPU = _Limits(batch_tokens=2**15, window_bytes=2**31, window_batches=4, cache_bytes=2**28, ahead=2)
+
 _CACHE_BYTES_A_WORD = 256  # what a word costs there beside its vector: its string and its place in the order
-
-
 _BOS, _EOS = 0, 1  # the boundaries' places among the distinct words of a window
 
 _NAMED_LAYERS = ("all", "average", "top", "mix")
@@ -68,8 +88,8 @@ class EmbedSettings:
     """What a sentence starts from: nothing; the row's sentence of the batch before; the model's stored state."""
     dtype: DType = "float32"
     """Of the vectors that come out."""
-    batch_tokens: int = 2048
-    """Tokens in a batch, padding included (states "zero" and "warm")."""
+    batch_tokens: int | None = None
+    """Tokens in a batch, padding included; by the device if not given: 2048 on a CPU, 32768 on a GPU."""
     batch_size: int = 64
     """Rows of a batch where the state is carried."""
     engine: EngineName = "auto"
@@ -90,8 +110,11 @@ class EmbedSettings:
                 allowed = ", ".join("none" if choice is None else choice for choice in choices)
                 raise ElmoError(f"{name} is {value!r}: give one of {allowed}")
         for name in ("batch_tokens", "batch_size"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ElmoError(f"{name} is {getattr(self, name)!r}: give a whole number, 1 or more")
+            value = getattr(self, name)
+            if name == "batch_tokens" and value is None:
+                continue
+            if type(value) is not int or value < 1:
+                raise ElmoError(f"{name} is {value!r}: give a whole number, 1 or more")
 
     @property
     def runs_on(self) -> tuple[str, str]:
@@ -116,7 +139,7 @@ class EmbedOptions(TypedDict, total=False):
     precision: Precision
     state: StateMode
     dtype: DType
-    batch_tokens: int
+    batch_tokens: int | None
     batch_size: int
     engine: EngineName
 
@@ -158,6 +181,8 @@ class Embedder:
         self.precision: Resolved
         self._network: Network = _on_device(bundle.network, device) if like is None else like._network
         self.device = _device(self._network)
+        self._limits = _CPU if self.device.type == "cpu" else _GPU
+        self.batch_tokens = settings.batch_tokens or self._limits.batch_tokens
         self.layers = settings.layer_numbers(self.config.n_layers)
         self._mix = copy.deepcopy(bundle.mix or ScalarMix(self.config.n_layers)).to(self.device)
         self._vocab = bundle.words if self.config.char_cnn is None else None
@@ -174,7 +199,7 @@ class Embedder:
         else:
             self._engine, self.precision = make_engine(self._network, settings.precision, settings.engine)
         word_bytes = 4 * self.config.lstm.projection_dim + _CACHE_BYTES_A_WORD
-        self.cache = WordCache(max(1, _CACHE_BYTES // word_bytes), self._encode)
+        self.cache = WordCache(max(1, self._limits.cache_bytes // word_bytes), self._encode)
 
     @property
     def config(self) -> ModelConfig:
@@ -193,6 +218,16 @@ class Embedder:
             digest.update("\n".join(self._vocab).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
+    def embed(self, sentences: Iterable[Sentence]) -> list[Vectors]:
+        """Embed sentences, all of which are there, without a GPU's waiting between windows: one array a sentence.
+
+        A sentence is a list of tokens, or a string that is split at white space.
+        """
+        vectors: list[Vectors] = []
+        for window in self.windows(map(as_tokens, sentences), ahead=True):
+            vectors += window.vectors
+        return vectors
+
     def embed_iter(self, sentences: Iterable[Sentence]) -> Iterator[Vectors]:
         """Embed sentences lazily, in order: one array a sentence.
 
@@ -204,14 +239,23 @@ class Embedder:
             while vectors:
                 yield vectors.pop()
 
-    def windows(self, sentences: Iterable[list[str]]) -> Iterator[Window]:
-        """Embed sentences, given as tokens, window after window."""
+    def windows(self, sentences: Iterable[list[str]], *, ahead: bool = False) -> Iterator[Window]:
+        """Embed sentences, given as tokens, window after window.
+
+        Args:
+            sentences: from a list or a stream.
+            ahead: read and begin a window before the one before it is given back. A GPU need not wait then, but a
+                stream would: what was read of it is not answered before more of it has come.
+        """
         state: State | None = None
+        started: deque[_Started] = deque()
         for group in self.groups(sentences):
-            window = self.embed_group(group, state)
-            state = window.state
-            yield window
-            del window
+            started.append(self._start(group, state, started[0] if started else None))
+            state = started[-1].state
+            if len(started) > (1 if ahead else 0):
+                yield started.popleft().window()
+        while started:
+            yield started.popleft().window()
 
     def groups(self, sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]:
         """Cut a stream into what is embedded together: a batch of rows where the state is carried, else a window.
@@ -222,13 +266,14 @@ class Embedder:
             yield from _by_count(sentences, self.settings.batch_size)
             return
         per_token = self.config.dim * len(self.layers) * 4
-        most = max(1, min(_WINDOW_BATCHES, _WINDOW_BYTES // (per_token * self.settings.batch_tokens)))
+        held = self._limits.window_bytes // (per_token * self.batch_tokens)
+        most = max(1, min(self._limits.window_batches, held))
         group: list[list[str]] = []
         tokens, batches = 0, 1
         for sentence in sentences:
             group.append(sentence)
             tokens += len(sentence) + 2
-            if tokens >= self.settings.batch_tokens * batches:
+            if tokens >= self.batch_tokens * batches:
                 yield group
                 group, tokens, batches = [], 0, min(2 * batches, most)
         if group:
@@ -236,16 +281,7 @@ class Embedder:
 
     def embed_group(self, group: list[list[str]], state: State | None = None) -> Window:
         """Embed what `groups` cut; `state` is that of the window before, where the state is carried."""
-        types = _types(group)
-        with torch.inference_mode():
-            table, new_words = self.cache.vectors(list(types))
-            if self.settings.state != "carry":
-                vectors, _ = self._embed_batches(group, types, table, None)
-                return Window(group, vectors, new_words, None)
-            nothing = self.zero_state(0)
-            carried = nothing if state is None else state.to(nothing.m)
-            vectors, ends = self._embed_batches(group, types, table, carried.take(len(group)))
-            return Window(group, vectors, new_words, carried.put(ends))
+        return self._start(group, state).window()
 
     def remember(self, group: list[list[str]], new_words: Tensor) -> None:
         """Bring the cache to where embedding this window brought it, from the word vectors that were new in it.
@@ -254,40 +290,50 @@ class Embedder:
         after a cut must not encode again, in other company, words that were encoded before.
         """
         with torch.inference_mode():
-            self.cache.vectors(list(_types(group)), new_words.to(self.device))
+            self.cache.vectors(_Numbered.of(group).words, new_words.to(self.device))
 
-    def _embed_batches(
-        self, group: list[list[str]], types: dict[str, int], table_NP: Tensor, starts: State | None
-    ) -> tuple[list[Vectors], State]:
-        """Embed sentences batch by batch: their vectors, and the state that each leaves.
+    def _start(self, group: list[list[str]], state: State | None, before: _Started | None = None) -> _Started:
+        """Enqueue the batches of a window, taking the vectors of earlier ones, of the window `before` too, meanwhile.
 
-        Each starts from its row of `starts`; where there are none, all start alike, and what they leave is dropped.
+        Where the state is carried, each sentence starts from its row of `state`; else all start alike, and what they
+        leave is dropped.
         """
-        vectors: dict[int, Vectors] = {}
-        ends = [self.zero_state(0)]
-        if starts is None and self._begun is None:
-            self._begun = self._begin(table_NP)
-        for batch in self.batches(group):
-            sentences = [group[i] for i in batch]
-            if starts is not None:
-                embedded, end = self._embed_batch(sentences, types, table_NP, starts.rows_at(batch), boundaries=True)
-                ends.append(end)
-            else:
-                assert self._begun is not None
-                embedded, _ = self._embed_batch(sentences, types, table_NP, self._begun)
-            vectors.update(zip(batch, embedded, strict=True))
-        joined = State.join(ends)
-        if starts is not None:
-            order = list(vectors)  # as they were embedded
-            joined = joined.rows_at(sorted(range(len(order)), key=order.__getitem__))
-        return [vectors[i] for i in range(len(group))], joined
+        numbered = _Numbered.of(group)
+        carry = self.settings.state == "carry"
+        with torch.inference_mode():
+            table_NP, new_words = self.cache.vectors(numbered.words)
+            started = _Started(group, new_words)
+            if not carry and self._begun is None:
+                self._begun = self._begin(table_NP)
+            nothing = self.zero_state(0)
+            carried = nothing if state is None else state.to(nothing.m)
+            ends, order = [nothing], [np.zeros(0, dtype=np.int64)]
+            for batch in self._batches(numbered.lengths):
+                start = carried.take(len(group)).rows_at(_to(batch, self.device)) if carry else self._begun
+                places_BT = torch.from_numpy(numbered.places(batch, boundaries=carry))
+                output = self._engine.contextualise(table_NP, places_BT, start, layers=self.layers)
+                started.add(batch, self._answer(output.layers, numbered.lengths[batch], first=1 if carry else 0))
+                if carry:
+                    ends.append(output.state)
+                    order.append(batch)
+                del output  # the next batch may have its memory
+                if before is not None:
+                    before.take()
+                started.take(leave=self._limits.ahead)
+            if carry:
+                in_order = _to(np.argsort(np.concatenate(order)), self.device)
+                started.state = carried.put(State.join(ends).rows_at(in_order))
+            return started
 
     def batches(self, group: list[list[str]]) -> Iterator[list[int]]:
         """Places of the sentences of each batch, longest first: rows times the longest stay within the budget."""
-        order = sorted(range(len(group)), key=lambda i: -len(group[i]))
+        return (batch.tolist() for batch in self._batches(_lengths(group)))
+
+    def _batches(self, lengths: Int64s) -> Iterator[Int64s]:
+        order = np.argsort(-lengths, kind="stable")
         start = 0
         while start < len(order):
-            rows = max(1, self.settings.batch_tokens // max(1, len(group[order[start]])))
+            rows = max(1, self.batch_tokens // max(1, int(lengths[order[start]])))
             yield order[start : start + rows]
             start += rows
 
@@ -296,33 +342,10 @@ class Embedder:
 
         Nobody asks what the last boundary gives, so no sentence need run over either: 2 tokens of about 20 saved.
         """
-        both = torch.tensor([[_BOS], [_EOS]], device=self.device)  # a row for each
+        both = torch.tensor([[_BOS], [_EOS]])  # a row for each
         end = self._engine.contextualise(table_NP[:2], both, self.start_state(), layers=self.layers).state
         m, c = (torch.stack([part[:, 0, :1], part[:, 1, 1:]], dim=1) for part in (end.m, end.c))
         return State(m, c)
-
-    def _embed_batch(
-        self,
-        sentences: list[list[str]],
-        types: dict[str, int],
-        table_NP: Tensor,
-        state: State,
-        *,
-        boundaries: bool = False,
-    ) -> tuple[list[Vectors], State]:
-        first = 1 if boundaries else 0
-        rows = [[BOS, *sentence, EOS] for sentence in sentences] if boundaries else sentences
-        output = self._run(rows, types, table_NP, state)
-        reduced = self._reduce(output.layers)
-        return [self._pool(reduced[..., i, first : first + len(s), :]) for i, s in enumerate(sentences)], output.state
-
-    def _run(self, rows: list[list[str]], types: dict[str, int], table_NP: Tensor, state: State) -> BiLMOutput:
-        places_BT = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int64)
-        for places, words in zip(places_BT, rows, strict=True):
-            places[: len(words)] = [types[word] for word in words]
-        return self._engine.contextualise(
-            table_NP, torch.from_numpy(places_BT).to(self.device), state, layers=self.layers
-        )
 
     def contextualise(self, rows: list[list[str]], state: State) -> BiLMOutput:
         """Run the biLM over rows of tokens as they are given; boundaries are the caller's.
@@ -333,10 +356,11 @@ class Embedder:
             rows: B lists of tokens; `<S>` and `</S>` are the boundaries.
             state: what to start from, of B rows, or of one for all.
         """
-        types = _types(rows)
+        numbered = _Numbered.of(rows)
+        places_BT = numbered.places(np.arange(len(rows)))
         with torch.inference_mode():
-            table_NP, _ = self.cache.vectors(list(types))
-            return self._run(rows, types, table_NP, state)
+            table_NP, _ = self.cache.vectors(numbered.words)
+            return self._engine.contextualise(table_NP, torch.from_numpy(places_BT), state, layers=self.layers)
 
     def start_state(self) -> State:
         """What a sentence with nothing before it starts from, one row: zeros, or the model's stored state."""
@@ -347,15 +371,43 @@ class Embedder:
         like = next(self._network.bilm.parameters()).detach() if self._network.loaded else None
         return State.zeros(self.config, rows, like)
 
-    def _reduce(self, layers_LBTD: Tensor) -> NDArray[np.float32]:
+    def _answer(self, layers_LBTD: Tensor, lengths: Int64s, first: int) -> Answer:
+        """The vectors of sentences that begin at step `first` of their rows, when they are there."""
+        if self._limits.ahead:
+            return self._answer_from_device(layers_LBTD, lengths, first)
+        reduced: NDArray[np.float32] = self._reduce(layers_LBTD).numpy()
+        vectors = [self._pool(reduced[..., i, first : first + n, :]) for i, n in enumerate(lengths.tolist())]
+        return lambda: vectors
+
+    def _answer_from_device(self, layers_LBTD: Tensor, lengths: Int64s, first: int) -> Answer:
+        """The same, with all but the cutting done there: what is copied is a vector a token, or a sentence."""
+        reduced = self._reduce(layers_LBTD)
+        dtype = torch.float16 if self.settings.dtype == "float16" else torch.float32
+        steps = np.arange(reduced.shape[-2]) - first
+        real_BT = (steps >= 0) & (steps < lengths[:, None])
+        if self.settings.pool is not None:
+            pooled = _HostCopy(_pooled(reduced, real_BT, self.settings.pool).to(dtype))
+            # Copies in every case: a view would keep the whole batch alive.
+            return lambda: [vectors.copy() for vectors in np.moveaxis(pooled.numpy(), -2, 0)]
+        where_N = _to(np.flatnonzero(real_BT), reduced.device)
+        tokens = _HostCopy(reduced.to(dtype).flatten(-3, -2).index_select(-2, where_N))
+        ends = np.cumsum(lengths).tolist()
+
+        def cut() -> list[Vectors]:
+            flat = tokens.numpy()
+            return [flat[..., start:end, :].copy() for start, end in zip([0, *ends], ends, strict=False)]
+
+        return cut
+
+    def _reduce(self, layers_LBTD: Tensor) -> Tensor:
         """The layers that come out: `(L, B, T, D)`, or `(B, T, D)` where one comes out."""
         if self.settings.layers == "mix":
             mixed: Tensor = self._mix(layers_LBTD)
-            return mixed.float().cpu().numpy()
-        layers: NDArray[np.float32] = layers_LBTD.float().cpu().numpy()
+            return mixed.float()
+        layers = layers_LBTD.float()
         if self.settings.layers == "average":
-            average: NDArray[np.float32] = layers.mean(axis=0)
-            return average
+            # Not PyTorch's on a CPU: it would take all threads for so little.
+            return layers.mean(dim=0) if layers.is_cuda else torch.from_numpy(layers.cpu().numpy().mean(axis=0))
         return layers[0] if isinstance(self.settings.layers, int) or self.settings.layers == "top" else layers
 
     def _pool(self, vectors: NDArray[np.float32]) -> Vectors:
@@ -374,7 +426,90 @@ class Embedder:
             ids = np.asarray(self._vocab.ids(words), dtype=np.int32) + 1
         else:
             ids = words_to_ids(words, self.config.char_cnn.max_characters_per_token)
-        return self._engine.encode(torch.from_numpy(ids).to(self.device))
+        return self._engine.encode(_to(ids, self.device))
+
+
+class _Started:
+    """A window on its way: of its batches, some are answered and some still computed."""
+
+    def __init__(self, group: list[list[str]], new_words: Tensor) -> None:
+        self.state: State | None = None
+        self._group = group
+        self._new_words = new_words
+        self._vectors: list[Vectors | None] = [None] * len(group)
+        self._waiting: deque[tuple[Int64s, Answer]] = deque()
+
+    def add(self, batch: Int64s, answer: Answer) -> None:
+        """Expect the vectors of the sentences at some places."""
+        self._waiting.append((batch, answer))
+
+    def take(self, leave: int = 0) -> None:
+        """Take the vectors of all batches but the last few, waiting for them."""
+        while len(self._waiting) > leave:
+            batch, answer = self._waiting.popleft()
+            for place, vectors in zip(batch.tolist(), answer(), strict=True):
+                self._vectors[place] = vectors
+
+    def window(self) -> Window:
+        """The whole, when it is there."""
+        self.take()
+        return Window(self._group, cast(list[Vectors], self._vectors), self._new_words, self.state)
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """Sentences as numbers."""
+
+    words: list[str]
+    """The distinct words; the boundaries are the first two."""
+    tokens: Int64s
+    """`(N,)`, which of them each token is, one sentence after the other."""
+    lengths: Int64s
+    """`(B,)`."""
+
+    @classmethod
+    def of(cls, sentences: list[list[str]]) -> _Numbered:
+        """Number the words in the order in which they are met."""
+        numbers: defaultdict[str, int] = defaultdict(itertools.count(2).__next__, {BOS: _BOS, EOS: _EOS})
+        lengths = _lengths(sentences)
+        tokens = itertools.chain.from_iterable(sentences)
+        tokens_N = np.fromiter(map(numbers.__getitem__, tokens), dtype=np.int64, count=int(lengths.sum()))
+        return cls(list(numbers), tokens_N, lengths)
+
+    def places(self, rows: Int64s, *, boundaries: bool = False) -> Int64s:
+        """Some of the sentences as an engine reads them, `(B, T)`, with the boundaries or without; -1 behind."""
+        lengths = self.lengths[rows]
+        starts = (np.cumsum(self.lengths) - self.lengths)[rows]
+        first = 1 if boundaries else 0
+        steps = np.arange(lengths.max(initial=0))
+        real_BT = steps < lengths[:, None]
+        places_BT = np.full((len(rows), len(steps) + 2 * first), -1, dtype=np.int64)
+        places_BT[:, first : first + len(steps)][real_BT] = self.tokens[(starts[:, None] + steps)[real_BT]]
+        if boundaries:
+            places_BT[:, 0] = _BOS
+            places_BT[np.arange(len(rows)), lengths + 1] = _EOS
+        return places_BT
+
+
+class _HostCopy:
+    """A copy of a tensor in host memory: from a GPU it is under way until it is asked for."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._done: torch.cuda.Event | None = None
+        if not tensor.is_cuda:
+            self._host = tensor.cpu()
+            return
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host.copy_(tensor, non_blocking=True)
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # of PyTorch
+        self._done.record(torch.cuda.current_stream(tensor.device))
+
+    def numpy(self) -> Vectors:
+        """What was copied."""
+        if self._done is not None:
+            self._done.synchronize()
+        host: Vectors = self._host.numpy()
+        return host
 
 
 class WordCache:
@@ -386,7 +521,10 @@ class WordCache:
         """Keep at most `capacity` words; `encode` makes `(N, P)` vectors of N words."""
         self._encode = encode
         self._capacity = capacity
-        self._slots: OrderedDict[str, int] = OrderedDict()
+        self._slots: dict[str, int] = {}
+        self._words: list[str] = []  # in each slot
+        self._met = np.zeros(capacity, dtype=np.int64)  # when the word in each slot was met last
+        self._clock = 0
         self._table_NP: Tensor | None = None
         self._lock = threading.Lock()
         self.hits = 0
@@ -396,6 +534,7 @@ class WordCache:
         """Forget all words."""
         with self._lock:
             self._slots.clear()
+            self._words.clear()
             self._table_NP = None
             self.hits = 0
             self.misses = 0
@@ -406,49 +545,86 @@ class WordCache:
             return self._vectors(words, new_words)
 
     def _vectors(self, words: list[str], new_words: Tensor | None) -> tuple[Tensor, Tensor]:
-        known = [i for i, word in enumerate(words) if word in self._slots]
-        new = [i for i, word in enumerate(words) if word not in self._slots]
+        slots = np.fromiter(map(self._slots.get, words, itertools.repeat(-1)), dtype=np.int64, count=len(words))
+        known, new = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
         self.hits += len(known)
         self.misses += len(new)
+        unknown = [words[i] for i in new.tolist()]
         if new_words is None:
-            new_words = self._encode([words[i] for i in new])
+            table = self._table_NP
+            new_words = self._encode(unknown) if unknown or table is None else table.new_empty(0, table.shape[1])
         # index_copy_ and index_select, not brackets: these take all threads even for a few rows, which then keep the
         # cores busy for milliseconds in waiting for more.
         result = new_words.new_empty(len(words), new_words.shape[1])
-        result.index_copy_(0, _index(new, result), new_words)
-        if known:
-            result.index_copy_(0, _index(known, result), self._lookup([words[i] for i in known]))
-        self._store([(words[i], row) for row, i in enumerate(new)], new_words)
+        result.index_copy_(0, _to(new, result.device), new_words)
+        if len(known):
+            result.index_copy_(0, _to(known, result.device), self._lookup(slots[known]))
+        self._store(unknown, new_words)
         return result, new_words
 
-    def _lookup(self, words: list[str]) -> Tensor:
+    def _lookup(self, slots: Int64s) -> Tensor:
         assert self._table_NP is not None
-        for word in words:
-            self._slots.move_to_end(word)
-        return self._table_NP.index_select(0, _index([self._slots[word] for word in words], self._table_NP))
+        self._meet(slots)
+        return self._table_NP.index_select(0, _to(slots, self._table_NP.device))
 
-    def _store(self, words: list[tuple[str, int]], encoded_NP: Tensor) -> None:
-        kept = [(word, row) for word, row in words if len(word) <= self._LONGEST_WORD][-self._capacity :]
-        slots = []
-        for word, _ in kept:
-            full = len(self._slots) >= self._capacity
-            slots.append(self._slots.popitem(last=False)[1] if full else len(self._slots))
-            self._slots[word] = slots[-1]
+    def _meet(self, slots: Int64s) -> None:
+        self._met[slots] = np.arange(self._clock, self._clock + len(slots))
+        self._clock += len(slots)
+
+    def _store(self, words: list[str], encoded_NP: Tensor) -> None:
+        rows = [row for row, word in enumerate(words) if len(word) <= self._LONGEST_WORD][-self._capacity :]
+        kept = [words[row] for row in rows]
+        slots = self._make_room(len(kept))
+        for slot, word in zip(slots.tolist(), kept, strict=True):
+            self._words[slot] = word
+            self._slots[word] = slot
+        self._meet(slots)
         if self._table_NP is None:
             self._table_NP = encoded_NP.new_empty(self._capacity, encoded_NP.shape[1])
-        rows = encoded_NP.index_select(0, _index([row for _, row in kept], encoded_NP))
-        self._table_NP.index_copy_(0, _index(slots, rows), rows)
+        stored_NP = encoded_NP.index_select(0, _to(np.array(rows, dtype=np.int64), encoded_NP.device))
+        self._table_NP.index_copy_(0, _to(slots, stored_NP.device), stored_NP)
+
+    def _make_room(self, count: int) -> Int64s:
+        """Slots for new words: those that are free, then those of the words that were met longest ago."""
+        used = len(self._words)
+        free = np.arange(used, min(used + count, self._capacity))
+        self._words += [""] * len(free)
+        if len(free) == count:
+            return free
+        oldest = np.argpartition(self._met[:used], count - len(free) - 1)[: count - len(free)]
+        for slot in oldest.tolist():
+            del self._slots[self._words[slot]]
+        return np.concatenate([free, oldest])
 
 
-def _index(places: list[int], like: Tensor) -> Tensor:
-    return torch.tensor(places, dtype=torch.long, device=like.device)
+def _to(array: NDArray[Any], device: torch.device) -> Tensor:
+    """An array as a tensor on a device; on a GPU it may still be under way, for a copy of it that stays there."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def _pooled(reduced: Tensor, real_BT: NDArray[np.bool_], pool: Pool) -> Tensor:
+    """The mean or the largest over the real tokens of each row, `(..., B, T, D)` to `(..., B, D)`; zeros of none."""
+    if real_BT.shape[1] == 0:
+        return reduced.new_zeros(*reduced.shape[:-2], reduced.shape[-1])
+    padding_BT1 = _to(~real_BT, reduced.device)[..., None]
+    counts_B1 = _to(real_BT.sum(axis=1), reduced.device)[:, None]
+    if pool == "mean":
+        return reduced.masked_fill(padding_BT1, 0).sum(dim=-2) / counts_B1.clamp_min(1)
+    return reduced.masked_fill(padding_BT1, -torch.inf).amax(dim=-2).masked_fill(counts_B1 == 0, 0)
+
+
+def _lengths(sentences: list[list[str]]) -> Int64s:
+    return np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
 
 
 def as_tokens(sentence: Sentence) -> list[str]:
     """The tokens of a sentence: a string is split at white space."""
     if isinstance(sentence, str):
         return sentence.split()
-    if not isinstance(sentence, Sequence) or not all(isinstance(token, str) for token in sentence):
+    if not isinstance(sentence, Sequence) or not (
+        set(map(type, sentence)) <= {str} or all(isinstance(token, str) for token in sentence)  # the first is fast
+    ):
         raise ElmoError(f"a sentence is a string or a list of strings, not {sentence!r:.80}")
     return list(sentence)
 
@@ -464,15 +640,6 @@ def _layers(layers: object) -> Layers:
         with contextlib.suppress(TypeError):
             return tuple(operator.index(number) for number in cast(Iterable[SupportsIndex], layers))
     raise ElmoError(f"layers is {layers!r:.50}: {_LAYERS_ALLOWED}")
-
-
-def _types(group: list[list[str]]) -> dict[str, int]:
-    """The distinct words of a window, numbered; the boundaries are the first two."""
-    types: dict[str, int] = {BOS: _BOS, EOS: _EOS}
-    for sentence in group:
-        for word in sentence:
-            types.setdefault(word, len(types))
-    return types
 
 
 def _by_count(sentences: Iterable[list[str]], count: int) -> Iterator[list[list[str]]]:

@@ -290,7 +290,10 @@ class Parts:
 
 
 def _settings(embedder: Embedder, format: FileFormat, sentence_to_index: bool, about_input: About) -> About:
-    settings = asdict(replace(embedder.settings, precision=embedder.precision))
+    known = replace(embedder.settings, precision=embedder.precision, batch_tokens=embedder.batch_tokens)
+    settings = asdict(known)
+    if embedder.device.type != "cpu":
+        settings["device"] = embedder.device.type  # it decides how large windows are, and the last bits
     if embedder.settings.state != "carry":
         del settings["batch_size"]  # of no effect
     about = settings | {"model": embedder.digest(), "format": format, "sentence_to_index": sentence_to_index}

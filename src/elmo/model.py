@@ -120,9 +120,9 @@ class State:
         """The state on the device and in the precision of a tensor."""
         return State(self.m.to(like), self.c.to(like))
 
-    def rows_at(self, places: Sequence[int]) -> State:
+    def rows_at(self, places: Sequence[int] | Tensor) -> State:
         """The rows at some places, in that order."""
-        index = torch.tensor(places, dtype=torch.long, device=self.m.device)
+        index = torch.as_tensor(places, dtype=torch.long, device=self.m.device)
         return State(self.m.index_select(2, index), self.c.index_select(2, index))
 
     @staticmethod

@@ -39,7 +39,7 @@ class Engine(Protocol):
 
         Args:
             words_WP: vectors of distinct words.
-            places_BT: which of them each token is; -1 behind the last.
+            places_BT: which of them each token is, in host memory; -1 behind the last.
             state: what to start from, of B rows, or of one for all; zeros if not given.
             layers: which layers to compute and return, in this order; all if not given.
         """
@@ -80,6 +80,7 @@ class ReferenceEngine:
         self, words_WP: Tensor, places_BT: Tensor, state: State | None = None, *, layers: Sequence[int] | None = None
     ) -> BiLMOutput:
         """Do what `Engine.contextualise` says."""
+        places_BT = places_BT.to(words_WP.device, non_blocking=True)
         return self._bilm.contextualise(words_WP[places_BT.clamp_min(0)], places_BT >= 0, state, layers=layers)
 
 

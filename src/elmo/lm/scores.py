@@ -42,7 +42,7 @@ class ScoreOptions(TypedDict, total=False):
 
     state: StateMode
     precision: Precision
-    batch_tokens: int
+    batch_tokens: int | None
     batch_size: int
     engine: EngineName
 
@@ -188,7 +188,7 @@ class Scorer:
             predictions += sum(len(one.forward) for one in read)
             # The softmax of one sentence costs more in starting threads than in numbers, and a carried state brings
             # them one by one.
-            if predictions >= self._embedder.settings.batch_tokens:
+            if predictions >= self._embedder.batch_tokens:
                 yield from self._scores(waiting)
                 waiting, predictions = [], 0
         yield from self._scores(waiting)
