@@ -342,7 +342,7 @@ class TestSizeOfBatches:
         assert Embedder(model, EmbedSettings()).batch_tokens == 2048
         assert Embedder(model, EmbedSettings(batch_tokens=7)).batch_tokens == 7
         monkeypatch.setattr(embed_module, "_CPU", embed_module._GPU)
-        assert Embedder(model, EmbedSettings()).batch_tokens == 32768
+        assert Embedder(model, EmbedSettings()).batch_tokens == 16384
 
     def test_a_gpus_window_holds_several(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         write_model(tmp_path, small_options(dim=600, projection_dim=512))
@@ -350,7 +350,7 @@ class TestSizeOfBatches:
         embedder = Embedder(elmo.load(tmp_path), EmbedSettings(layers="all"))
         sentences = [["the"] * 18] * 40_000
         windows = [20 * len(group) for group in embedder.groups(sentences)]
-        assert [round(tokens / 32768) for tokens in windows[:4]] == [1, 2, 4, 4]
+        assert [round(tokens / 16384) for tokens in windows[:4]] == [1, 2, 4, 4]
 
 
 class TestWordCache:

@@ -145,7 +145,7 @@ def test_what_is_left_to_the_device_is_noted_as_it_was_chosen(
     embed_file(Embedder(model, EmbedSettings()), SENTENCES, out)
     embed_file(Embedder(model, EmbedSettings(batch_tokens=2048)), SENTENCES, out, resume=True)
     monkeypatch.setattr(embed_module, "_CPU", embed_module._GPU)
-    with pytest.raises(ElmoError, match="batch_tokens was 2048 and is 32768 now"):
+    with pytest.raises(ElmoError, match="batch_tokens was 2048 and is 16384 now"):
         embed_file(Embedder(model, EmbedSettings()), SENTENCES, out, resume=True)
 
 

@@ -94,7 +94,7 @@ def embed(
     tokenize: TokenizeOption = False,
     language: LanguageOption = "en",
     batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens in a batch; if not given, 2048 on a CPU, 32768 on a GPU.")
+        int | None, typer.Option(help="Tokens in a batch; if not given, 2048 on a CPU, 16384 on a GPU.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Rows of a batch with --state carry.")] = 64,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,

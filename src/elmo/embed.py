@@ -54,6 +54,8 @@ class _Limits:
     """What suits a kind of device. Nothing in it may depend on the machine's state: a resumed run must do the same."""
 
     batch_tokens: int
+    batch_rows: int
+    """At most: a row costs a state, however short it is."""
     window_bytes: int
     """Vectors held until their turn comes."""
     window_batches: int
@@ -63,8 +65,8 @@ class _Limits:
     """Batches that are enqueued before the vectors of an earlier one are waited for; 0: computed in the call."""
 
 
-_CPU = _Limits(batch_tokens=2**11, window_bytes=2**24, window_batches=16, cache_bytes=2**25, ahead=0)
-_GPU = _Limits(batch_tokens=2**15, window_bytes=2**31, window_batches=4, cache_bytes=2**28, ahead=2)
+_CPU = _Limits(batch_tokens=2**11, batch_rows=2**11, window_bytes=2**24, window_batches=16, cache_bytes=2**25, ahead=0)
+_GPU = _Limits(batch_tokens=2**14, batch_rows=2**11, window_bytes=2**31, window_batches=4, cache_bytes=2**28, ahead=2)
 
 _CACHE_BYTES_A_WORD = 256  # what a word costs there beside its vector: its string and its place in the order
 _BOS, _EOS = 0, 1  # the boundaries' places among the distinct words of a window
@@ -89,7 +91,7 @@ class EmbedSettings:
     dtype: DType = "float32"
     """Of the vectors that come out."""
     batch_tokens: int | None = None
-    """Tokens in a batch, padding included; by the device if not given: 2048 on a CPU, 32768 on a GPU."""
+    """Tokens in a batch, padding included; by the device if not given: 2048 on a CPU, 16384 on a GPU."""
     batch_size: int = 64
     """Rows of a batch where the state is carried."""
     engine: EngineName = "auto"
@@ -334,6 +336,7 @@ class Embedder:
         start = 0
         while start < len(order):
             rows = max(1, self.batch_tokens // max(1, int(lengths[order[start]])))
+            rows = min(rows, self._limits.batch_rows)
             yield order[start : start + rows]
             start += rows
 

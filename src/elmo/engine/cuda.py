@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,12 +35,12 @@ Key = tuple[Way, int, int, int]
 """What a graph does: a way, how many layers, at most how many rows, how many steps (resident: tokens)."""
 
 _AHEAD_TOKENS = 4096  # whose input's products are computed ahead: 64 KB each, at the published size
-_STEPS = (16, 4, 1)  # of a graph
+_STEPS = (16, 8, 4, 1)  # of a graph
 _SPARE = 32  # steps without rows behind the last: layers are steps apart, and a graph may go on
 _GRAPHS_KEPT = 64
 _LEAST_ROWS, _LEAST_TOKENS = 16, 32  # of a graph
 _LEAST_RESIDENT = 3  # steps; fewer do not pay for bringing the weights
-_SPLITS = 8  # at most: see triton_lstm.project_tile
+_SPLITS = 4  # at most: see triton_lstm.project_tile
 _WORDS_AT_ONCE = 1024  # through the character encoder: 200 MB
 
 
@@ -62,15 +63,17 @@ class CudaEngine:
         self._weights = _Weights.of(config.lstm, read, self._dtype, device)
         self._resident = _resident(self._weights, device) if precision == "bf16" else None
         self._encoder = _encoder(config, read, device)
-        self._room = _Room.of(config.lstm, resident.ROWS, _AHEAD_TOKENS, self._dtype, device)
+        self._room = self._new_room()
         self._graphs: OrderedDict[Key, torch.cuda.CUDAGraph] = OrderedDict()
         self._lock = threading.Lock()
-        self._done = torch.cuda.Event()
+        self._gpu = device.type == "cuda"  # else a CPU plays one, to test with
+        self._done = torch.cuda.Event() if self._gpu else None  # type: ignore[no-untyped-call]  # of PyTorch
 
     def encode(self, ids: Tensor) -> Tensor:
         """Word vectors without context: `(N, C)` character ids, `(N,)` word ids, to `(N, P)`."""
         ids = ids.to(self._device, torch.int32, non_blocking=True)
-        with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16, enabled=self._dtype == torch.bfloat16):
+        low = self._dtype == torch.bfloat16
+        with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=low):
             encode = _convolved if isinstance(self._encoder, CharEncoder) else _looked_up
             vectors = [encode(self._encoder, piece).float() for piece in torch.split(ids, _WORDS_AT_ONCE)]
         return torch.cat(vectors) if vectors else torch.zeros(0, self._config.lstm.projection_dim, device=self._device)
@@ -88,9 +91,9 @@ class CudaEngine:
         where = np.stack([steps.forward, steps.backward])
         where_2N, inputs_2N = self._ints(np.stack([where, flat[where]]))
         order_B = self._ints(steps.order)
-        with self._lock, torch.inference_mode():
-            stream = torch.cuda.current_stream(self._device)
-            stream.wait_event(self._done)  # the room is used again, perhaps from another stream
+        with self._lock, torch.inference_mode(), self._current():
+            if self._done is not None:  # the room is used again, perhaps from another stream
+                torch.cuda.current_stream(self._device).wait_event(self._done)
             words = words_WP.to(self._device, torch.float32)
             out = torch.zeros(len(wanted), rows * places_BT.shape[1], 2, lstm.projection_dim, device=self._device)
             start = state.to(words).expand(rows) if state.rows == 1 else state.to(words)
@@ -108,23 +111,32 @@ class CudaEngine:
                 for d in range(2):
                     y = words.index_select(0, inputs_2N[d]) if layer == 0 else self._room.y[layer - 1, d, :n]
                     out[place, :, d].index_copy_(0, where_2N[d], y)
-            self._done.record(stream)
+            if self._done is not None:
+                self._done.record(torch.cuda.current_stream(self._device))
         return BiLMOutput(
             layers=out.view(len(wanted), *places_BT.shape, self._config.dim),
             mask=self._ints(places_BT.numpy()) >= 0,
             state=State(m, c),
         )
 
+    def _current(self) -> AbstractContextManager[object]:
+        """Make the device the one that kernels are launched on."""
+        return torch.cuda.device(self._device) if self._gpu else nullcontext()
+
     def _ints(self, values: Int64s) -> Tensor:
-        return torch.from_numpy(values).pin_memory().to(self._device, non_blocking=True)
+        tensor = torch.from_numpy(values)
+        return tensor.pin_memory().to(self._device, non_blocking=True) if self._gpu else tensor
 
     def _room_for(self, rows: int, tokens: int) -> _Room:
         if rows > self._room.rows or tokens > self._room.tokens:
             rows, tokens = (max(was, _power(now)) for was, now in ((self._room.rows, rows), (self._room.tokens, tokens)))
             self._graphs.clear()
-            del self._room
-            self._room = _Room.of(self._config.lstm, rows, tokens, self._dtype, self._device)
+            self._room = self._new_room()  # so that there is one, should there be no memory for the next
+            self._room = self._new_room(rows, tokens)
         return self._room
+
+    def _new_room(self, rows: int = resident.ROWS, tokens: int = _AHEAD_TOKENS) -> _Room:
+        return _Room.of(self._config.lstm, rows, tokens, self._dtype, self._device)
 
     def _run(self, steps: Steps, top: int) -> None:
         """Run the layers up to `top` over a batch that is in the room."""
@@ -181,6 +193,9 @@ class CudaEngine:
 
     def _replay(self, key: Key) -> None:
         """Do the work that a key stands for, captured when it is met first."""
+        if not self._gpu:
+            self._work(key)
+            return
         graph = self._graphs.pop(key, None)
         if graph is None:
             while len(self._graphs) >= _GRAPHS_KEPT:
@@ -198,7 +213,7 @@ class CudaEngine:
         self._work(key)
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may use the GPU meanwhile
             self._work(key)
         room.table[:2, 0] = now
         return graph
@@ -367,8 +382,8 @@ def _counted(waves: int) -> Iterator[range]:
 
 
 def _resident(weights: _Weights, device: torch.device) -> list[resident.ResidentLSTM] | None:
-    width = weights.projection.shape[3]
-    if not resident.fits(width, weights.projection.shape[2], device):
+    cells, width = weights.projection.shape[2:]
+    if not resident.fits(width, cells, device):
         return None
     return [
         resident.ResidentLSTM(triton_lstm.unpack(w[:, width:]), projection)
@@ -381,6 +396,7 @@ def _power(n: int) -> int:
 
 
 def _encoder(config: ModelConfig, read: Read, device: torch.device) -> CharEncoder | Tensor:
+    """The network's own, with weights on the device; a table for a model that reads words."""
     if config.char_cnn is None:
         return read("encoder.weight", slice(None)).to(device, torch.float32)
     with torch.device("meta"):

@@ -22,6 +22,8 @@ _COOPERATIVE_ERROR = "the GPU did not take a launch of all blocks at once (CUDA 
 
 def fits(projection: int, cells: int, device: torch.device) -> bool:
     """Whether a layer of this size can be held on the chip: the sizes of the published models can, on a Hopper."""
+    if device.type != "cuda" or not hasattr(torch.cuda, "_compile_kernel"):  # since PyTorch 2.9
+        return False
     properties = torch.cuda.get_device_properties(device)
     blocks = 2 * projection // _OUTPUTS
     return (

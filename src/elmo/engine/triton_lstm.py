@@ -87,13 +87,6 @@ def _after(PDL: tl.constexpr):
         tl.extra.cuda.gdc_launch_dependents()
 
 
-@triton.jit
-def _back_and_forth(wave, program, programs, lane, lanes):
-    """Go through the weights the other way round at every other wave: what came last is still in the cache."""
-    back = wave % 2 == 1
-    return tl.where(back, programs - 1 - program, program), tl.where(back, lanes - 1 - lane, lane)  # and layer: lane // 2
-
-
 @triton.jit(do_not_specialize=["step"])
 def gates_kernel(
     a,  # of (K * 2 * tokens, 2 * P): a token's input and, beside it, its row's output at the step before
@@ -123,15 +116,14 @@ def gates_kernel(
 ):
     BN: tl.constexpr = 4 * BC
     _after(PDL)
-    wave = tl.load(time) + step
-    program, lane = _back_and_forth(wave, tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.num_programs(1))
-    t = wave - lane // 2
+    lane = tl.program_id(1)  # layer and direction
+    t = tl.load(time) + step - lane // 2
     n = tl.load(rows + t, mask=t >= 0, other=0)
-    first = (program % n_tiles) * BM
+    first = (tl.program_id(0) % n_tiles) * BM
     if first >= n:
         return
     start = tl.load(starts + t)
-    tile = program // n_tiles
+    tile = tl.program_id(0) // n_tiles
     wide = lane.to(tl.int64)
     r = first + tl.arange(0, BM)
     inside = (r < n)[:, None]
@@ -326,9 +318,9 @@ def project_backward_kernel(
     inside = (r < B)[:, None]
     begin = tl.program_id(1) * (G // SPLIT)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    for k in range(begin, begin + G // SPLIT, BK):
-        part = dz.load([(d * T + t) * B + first, k])
-        acc = tl.dot(part, w.load([d * (2 * P) + P + column, k]).T, acc, input_precision="ieee")
+    for k in range(0, G // SPLIT, BK):
+        part = dz.load([(d * T + t) * B + first, begin + k])
+        acc = tl.dot(part, w.load([d * (2 * P) + P + column, begin + k]).T, acc, input_precision="ieee")
     last = True
     if SPLIT > 1:
         acc, last = _split_sum(acc, inside, partial, counters, r, columns, d, B, P, SPLIT)
@@ -389,7 +381,7 @@ def gates_backward_tile(rows: int, dtype: torch.dtype) -> Tile:
     """For so many rows; the columns are cells."""
     if dtype == torch.float32:
         return Tile(16 if rows <= 16 else 32, 16, 32, 4, 2)
-    return Tile(16 if rows <= 16 else 32, 32, 256, 4, 2)
+    return Tile(16 if rows <= 16 else 32, 64, 256, 4, 2)
 
 
 def project_backward_tile(rows: int, dtype: torch.dtype) -> Tile:
