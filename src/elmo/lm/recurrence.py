@@ -46,14 +46,16 @@ def run_layer(
     if forward.projection is not None and backward.projection is not None:
         projection_2DP = torch.stack([forward.projection, backward.projection])
     clips = Clips(forward.cell_clip, forward.proj_clip if projection_2DP is not None else None, dtype)
-    run: Callable[..., tuple[Tensor, Tensor]] = _function(x_2TBI.device, projection_2DP).apply  # untyped
+    run: Callable[..., tuple[Tensor, Tensor]] = _function(x_2TBI, projection_2DP).apply  # untyped
     y_2TBP, c_2BD = run(x_2TBI, kernel_2KG, bias_2G, projection_2DP, m_2BP, c_2BD, clips)
     return y_2TBP, y_2TBP[:, -1].detach(), c_2BD
 
 
-def _function(device: torch.device, projection_2DP: Tensor | None) -> type[Function]:
-    """The way to run a layer on a device: kernels of its own where there are some for its size."""
-    if device.type == "cuda" and projection_2DP is not None and has_kernels(device, *projection_2DP.shape[1:]):
+def _function(x_2TBI: Tensor, projection_2DP: Tensor | None) -> type[Function]:
+    """The way to run a layer where it is: kernels of its own where there are some for its size."""
+    if x_2TBI.dtype != torch.float32 or projection_2DP is None:
+        return _Recurrence
+    if has_kernels(x_2TBI.device, *projection_2DP.shape[1:]):
         from elmo.lm.gpu_recurrence import GpuRecurrence
 
         return GpuRecurrence
