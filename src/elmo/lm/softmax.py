@@ -9,12 +9,14 @@ Shapes: N positions, P projection, V words of the vocabulary, S samples, R rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -49,7 +51,8 @@ class SoftmaxHead(nn.Module):
         if not torch.is_grad_enabled():
             return torch.cat([self._chunk(*chunk) for chunk in chunks])
         # Kept logits would undo the bound: they are computed again on the way back.
-        return torch.cat([checkpoint(self._chunk, *chunk, use_reentrant=False) for chunk in chunks])
+        again = [checkpoint(self._chunk, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        return torch.cat(again)
 
     def _chunk(self, h_NP: Tensor, targets_N: Tensor) -> Tensor:
         return F.cross_entropy(_wide(self.logits(h_NP)), targets_N, ignore_index=PADDING, reduction="none")
@@ -137,7 +140,7 @@ def log_uniform_samples(n_samples: int, n_words: int, rng: np.random.Generator) 
     return Samples(torch.from_numpy(words[first < tries]), tries)
 
 
-def log_expected_count(ids: Tensor, n_words: int, tries: int) -> Tensor:
+def log_expected_count(ids: Tensor, n_words: int, tries: int | Tensor) -> Tensor:
     """Log of how often each word is expected among the samples: `ln(-expm1(t log1p(-P)))`, float64."""
     k = ids.double()
     probability = torch.log1p(1 / (k + 1)) / np.log(n_words + 1)
@@ -184,6 +187,49 @@ def sampled_losses(rows: Rows, n_words: int, h_NP: Tensor, targets_N: Tensor, sa
     sampled_NS = sampled_NS.index_put((hit, at[hit]), sampled_NS.new_tensor(torch.finfo(sampled_NS.dtype).min))
     # ln(e^true + sum e^sampled) - true, without putting the two side by side.
     return F.softplus(torch.logsumexp(sampled_NS.to(true_N.dtype), dim=-1) - true_N)
+
+
+def fused_losses(
+    h_NP: Tensor, weight_SP: Tensor, bias_S: Tensor, true_N: Tensor, hits_N: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The sampled softmax loss of each position, `(N,)`, by Triton kernels: `sampled_losses` once its rows are found.
+
+    Args:
+        h_NP: what predicts.
+        weight_SP: the samples' rows.
+        bias_S: their biases, less the log of their expected counts.
+        true_N: the targets' logits, less the log of their expected counts.
+        hits_N: which of the samples a position's target is, -1 if none; int32.
+        dtype: of the products; all else is float32.
+    """
+    run: Callable[..., Tensor] = _Fused.apply  # untyped
+    return run(h_NP, weight_SP, bias_S, true_N, hits_N, dtype)
+
+
+class _Fused(Function):
+    """Keeps the logits, the largest tensor of a step, in the products' precision and turns them into their gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h_NP: Tensor, weight_SP: Tensor, bias_S: Tensor, true_N: Tensor, hits_N: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        from elmo.lm.kernels import softmax_rows
+
+        h, weight = h_NP.to(dtype), weight_SP.to(dtype)
+        logits_NS = h @ weight.T
+        losses_N, lse_N = softmax_rows(logits_NS, bias_S, true_N, hits_N)
+        ctx.save_for_backward(h, weight, bias_S, true_N, hits_N, logits_NS, lse_N)
+        return losses_N
+
+    @staticmethod
+    def backward(ctx: Any, dlosses_N: Tensor) -> tuple[Tensor | None, ...]:
+        from elmo.lm.kernels import softmax_slopes_
+
+        h, weight, bias_S, true_N, hits_N, logits_NS, lse_N = ctx.saved_tensors
+        slopes_N = dlosses_N * torch.sigmoid(lse_N - true_N)
+        softmax_slopes_(logits_NS, bias_S, hits_N, lse_N, slopes_N)
+        dh, dweight = logits_NS @ weight, logits_NS.T @ h
+        return dh.float(), dweight.float(), logits_NS.sum(dim=0, dtype=torch.float32), -slopes_N, None, None
 
 
 def _wide(x: Tensor) -> Tensor:
