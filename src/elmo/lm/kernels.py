@@ -22,7 +22,9 @@ _LOWEST = tl.constexpr(-1e30)  # a logit that adds nothing, and unlike -inf no N
 
 
 @triton.jit
-def _softmax_rows(logits: Any, bias: Any, true: Any, hits: Any, lse: Any, losses: Any, S: Any, BLOCK: tl.constexpr):  # noqa: ANN202
+def _softmax_rows(
+    logits: Any, bias: Any, true: Any, hits: Any, lse: Any, losses: Any, S: tl.constexpr, BLOCK: tl.constexpr
+):  # noqa: ANN202
     row = tl.program_id(0)
     hit = tl.load(hits + row)
     most = tl.full([BLOCK], _LOWEST, tl.float32)
@@ -44,13 +46,14 @@ def _softmax_rows(logits: Any, bias: Any, true: Any, hits: Any, lse: Any, losses
 
 
 @triton.jit
-def _softmax_slopes(logits: Any, bias: Any, hits: Any, lse: Any, slopes: Any, S: Any, BLOCK: tl.constexpr):  # noqa: ANN202
+def _softmax_slopes(logits: Any, bias: Any, hits: Any, lse: Any, slopes: Any, S: tl.constexpr, BLOCK: tl.constexpr):  # noqa: ANN202
     row = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     place = logits + row.to(tl.int64) * S + at
     x = tl.load(place, mask=at < S, other=0.0).to(tl.float32) + tl.load(bias + at, mask=at < S, other=0.0)
+    x = tl.where(at == tl.load(hits + row), _LOWEST, x)
     slope = tl.load(slopes + row) * tl.exp(x - tl.load(lse + row))
-    tl.store(place, tl.where(at == tl.load(hits + row), 0.0, slope).to(logits.dtype.element_ty), mask=at < S)
+    tl.store(place, slope.to(logits.dtype.element_ty), mask=at < S)
 
 
 def softmax_rows(logits_NS: Tensor, bias_S: Tensor, true_N: Tensor, hits_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,7 +68,7 @@ def softmax_rows(logits_NS: Tensor, bias_S: Tensor, true_N: Tensor, hits_N: Tens
     N, S = logits_NS.shape
     lse_N, losses_N = torch.empty_like(true_N), torch.empty_like(true_N)
     block = min(_SAMPLES_AT_ONCE, triton.next_power_of_2(S))
-    _softmax_rows[(N,)](logits_NS, bias_S, true_N, hits_N, lse_N, losses_N, S, BLOCK=block, num_warps=8)
+    _softmax_rows[(N,)](logits_NS, bias_S, true_N, hits_N, lse_N, losses_N, S=S, BLOCK=block, num_warps=8)
     return losses_N, lse_N
 
 
@@ -82,7 +85,7 @@ def softmax_slopes_(logits_NS: Tensor, bias_S: Tensor, hits_N: Tensor, lse_N: Te
     N, S = logits_NS.shape
     block = min(_SAMPLES_AT_ONCE, triton.next_power_of_2(S))
     grid = (N, triton.cdiv(S, block))
-    _softmax_slopes[grid](logits_NS, bias_S, hits_N, lse_N, slopes_N, S, BLOCK=block, num_warps=8)
+    _softmax_slopes[grid](logits_NS, bias_S, hits_N, lse_N, slopes_N, S=S, BLOCK=block, num_warps=8)
 
 
 @triton.jit
@@ -109,7 +112,9 @@ def _update(  # noqa: ANN202
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     scaled = tl.load(scale)
-    here = (at < columns) & (scaled != 0.0)
+    if scaled == 0.0:
+        return
+    here = at < columns
     target = row
     if ROWS:
         here = here & (row < tl.load(count))
