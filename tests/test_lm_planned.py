@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,13 +18,11 @@ from conftest import small_options
 from elmo.chars import words_to_ids
 from elmo.errors import ElmoError
 from elmo.lm import network
-from elmo.lm.batches import Windows
 from elmo.lm.distributed import Ranks
-from elmo.lm.network import LanguageModel
 from elmo.lm.optimizers import Gradient, Optimizer, clip, norm
-from elmo.lm.plans import Plan, _rounded
+from elmo.lm.plans import _rounded
 from elmo.lm.run import LAST, METRICS, pretrain
-from elmo.lm.settings import OptimizerSettings, TrainConfig
+from elmo.lm.settings import OptimizerSettings
 from elmo.lm.softmax import Samples, SoftmaxHead, fused_losses, log_expected_count, sampled_losses, take_rows
 from elmo.lm.train import Stepped, Training, train
 from lm_corpus import MemoryCorpus, sentences, small_corpus
@@ -45,7 +42,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield kernels
     del sys.modules[name]
     if before is not None:
-        sys.modules[name] = elmo.lm.kernels = before  # type: ignore[attr-defined]
+        sys.modules[name] = elmo.lm.kernels = before
 
 
 def planned(corpus: MemoryCorpus | None = None, **changes: Any) -> Training:
@@ -59,10 +56,13 @@ class TestPlans:
         corpus = MemoryCorpus([sentences(60), [[f"a{'b' * (n % 45)}{n}" for n in range(300)]]], sentences(5))
         some = planned(corpus, data__rows=6)
         streams = next(some.stream())
-        plan = some.plan(streams, 1)
+        plan = some.planner(streams, 1)
         seen, window = plan.layout.split(plan.buffer), some.parts(streams)[0]
-        assert seen.ids is not None and seen.count is not None and seen.places is not None
-        assert seen.hits is not None and seen.tries is not None
+        assert seen.ids is not None
+        assert seen.count is not None
+        assert seen.places is not None
+        assert seen.hits is not None
+        assert seen.tries is not None
         characters = torch.from_numpy(corpus.characters())
         assert torch.equal(characters[seen.types[seen.inputs].mT], window.words[window.inputs])
         targets = window.targets.mT.flatten(1)
@@ -87,7 +87,7 @@ class TestPlans:
         corpus = MemoryCorpus([[["x" * (1 + n % 60), str(n)] for n in range(200)]], sentences(5))
         some = planned(corpus, data__rows=16)
         streams = next(some.stream())
-        plan = some.plan(streams, 1)
+        plan = some.planner(streams, 1)
         types = plan.layout.split(plan.buffer).types
         lengths = torch.from_numpy((corpus.characters() != 261).sum(axis=1))[types]
         assert torch.equal(lengths, lengths.sort().values)
@@ -102,9 +102,9 @@ class TestPlans:
     def test_a_second_plan_is_not_disturbed_by_the_first(self) -> None:
         some, again = planned(), planned()
         stream, first = some.stream(), some.stream()
-        plans = [some.plan(next(stream), step) for step in (1, 2)]
+        plans = [some.planner(next(stream), step) for step in (1, 2)]
         next(first)
-        assert torch.equal(plans[1].buffer, again.plan(next(first), 2).buffer)
+        assert torch.equal(plans[1].buffer, again.planner(next(first), 2).buffer)
 
     @pytest.mark.parametrize(("number", "size"), [(1, 8), (8, 8), (9, 16), (100, 104), (6000, 6144), (6145, 6656)])
     def test_sizes_are_on_a_coarse_grid(self, number: int, size: int) -> None:
@@ -159,7 +159,7 @@ class TestKernels:
         targets = torch.randint(40, (9,), generator=generator)
         ids = torch.randperm(40, generator=generator)[:samples].sort().values
         ids[0] = targets[0]
-        drawn = Samples(ids.sort().values.unique(), 30)
+        drawn = Samples(torch.unique(ids), 30)
         rows = take_rows(head, [drawn.ids, targets])
         leaves = [h, rows.weight, rows.bias]
         expected = sampled_losses(rows, 40, h, targets, drawn)
@@ -253,9 +253,7 @@ class TestSteps:
             if isinstance(got, Stepped) and isinstance(want, Stepped):
                 assert (got.norm, got.rate) == pytest.approx((want.norm, want.rate), rel=1e-4)
         for (name, weight), other in zip(ours.lm.named_parameters(), plain.lm.parameters(), strict=True):
-            torch.testing.assert_close(
-                weight, other, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
-            )
+            torch.testing.assert_close(weight, other, rtol=1e-4, atol=1e-6, msg=name)
         for name, memory in ours.optimizer.state.items():
             torch.testing.assert_close(memory, plain.optimizer.state[name], rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(ours.state.m, plain.state.m, rtol=1e-4, atol=1e-6)
@@ -266,7 +264,7 @@ class TestRun:
     def test_a_loss_that_is_no_number_leaves_everything_as_it_was(self, interpreted: Any) -> None:
         some = planned(train__steps=3)
         stream = some.stream()
-        plans = [some.plan(next(stream), step) for step in (1, 2, 3)]
+        plans = [some.planner(next(stream), step) for step in (1, 2, 3)]
         some.finish(some.launch(plans[0]))
         kept = {name: weight.detach().clone() for name, weight in some.lm.named_parameters()}
         sums = {name: memory.clone() for name, memory in some.optimizer.state.items()}

@@ -13,7 +13,6 @@ Shapes: as in `plans.py`; P projection.
 
 from __future__ import annotations
 
-import importlib.util
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,11 +32,6 @@ from elmo.lm.softmax import SoftmaxHead, fused_losses, log_expected_count
 from elmo.model import State
 
 _GRAPHS = 16  # kept: a run meets a few shapes again and again
-
-
-def has_triton() -> bool:
-    """Whether the kernels of a planned step can be compiled here."""
-    return importlib.util.find_spec("triton") is not None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _LOWEST = tl.constexpr(-1e30)  # a logit that adds nothing, and unlike -inf no N
 @triton.jit
 def _softmax_rows(
     logits: Any, bias: Any, true: Any, hits: Any, lse: Any, losses: Any, S: tl.constexpr, BLOCK: tl.constexpr
-):  # noqa: ANN202
+):
     row = tl.program_id(0)
     hit = tl.load(hits + row)
     most = tl.full([BLOCK], _LOWEST, tl.float32)
@@ -46,7 +46,7 @@ def _softmax_rows(
 
 
 @triton.jit
-def _softmax_slopes(logits: Any, bias: Any, hits: Any, lse: Any, slopes: Any, S: tl.constexpr, BLOCK: tl.constexpr):  # noqa: ANN202
+def _softmax_slopes(logits: Any, bias: Any, hits: Any, lse: Any, slopes: Any, S: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     place = logits + row.to(tl.int64) * S + at
@@ -89,7 +89,7 @@ def softmax_slopes_(logits_NS: Tensor, bias_S: Tensor, hits_N: Tensor, lse_N: Te
 
 
 @triton.jit
-def _update(  # noqa: ANN202
+def _update(
     weight: Any,
     first: Any,  # Adagrad's sums of squares, AdamW's means
     second: Any,  # AdamW's squares

@@ -9,6 +9,7 @@ Shapes: N positions, P projection, V words of the vocabulary, S samples, R rows 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -181,12 +182,22 @@ def sampled_losses(rows: Rows, n_words: int, h_NP: Tensor, targets_N: Tensor, sa
     true_N = (h_NP * F.embedding(true_place, rows.weight)).sum(dim=-1) + rows.bias[true_place]
     true_N = true_N - log_expected_count(targets_N, n_words, samples.tries).to(h_NP)
     correction_S = log_expected_count(samples.ids, n_words, samples.tries).to(h_NP)
-    sampled_NS = F.linear(h_NP, F.embedding(sampled_place, rows.weight), rows.bias[sampled_place] - correction_S)
     at = torch.searchsorted(samples.ids, targets_N).clamp(max=len(samples.ids) - 1)
+    if h_NP.is_cuda and has_triton():
+        hits_N = torch.where(samples.ids[at] == targets_N, at, -1).int()
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else h_NP.dtype
+        bias_S = rows.bias[sampled_place] - correction_S
+        return fused_losses(h_NP, F.embedding(sampled_place, rows.weight), bias_S, true_N, hits_N, dtype)
+    sampled_NS = F.linear(h_NP, F.embedding(sampled_place, rows.weight), rows.bias[sampled_place] - correction_S)
     (hit,) = torch.nonzero(samples.ids[at] == targets_N, as_tuple=True)
     sampled_NS = sampled_NS.index_put((hit, at[hit]), sampled_NS.new_tensor(torch.finfo(sampled_NS.dtype).min))
     # ln(e^true + sum e^sampled) - true, without putting the two side by side.
     return F.softplus(torch.logsumexp(sampled_NS.to(true_N.dtype), dim=-1) - true_N)
+
+
+def has_triton() -> bool:
+    """Whether there is what compiles kernels for a GPU."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def fused_losses(

@@ -27,6 +27,7 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -35,12 +36,21 @@ from torch import Tensor
 from elmo.errors import ElmoError
 from elmo.lm.batches import Corpus, Ints, TrainStream, Windows, validation_windows
 from elmo.lm.distributed import Ranks
-from elmo.lm.graphs import Late, Stepper, has_triton
+from elmo.lm.graphs import Late, Stepper
 from elmo.lm.network import Dropout, LanguageModel, Sampling, Window
 from elmo.lm.optimizers import Gradient, Optimizer, clip
 from elmo.lm.plans import Plan, Planner
 from elmo.lm.settings import TrainConfig
-from elmo.lm.softmax import AdaptiveHead, Head, Rows, Samples, SoftmaxHead, log_uniform_samples, take_rows
+from elmo.lm.softmax import (
+    AdaptiveHead,
+    Head,
+    Rows,
+    Samples,
+    SoftmaxHead,
+    has_triton,
+    log_uniform_samples,
+    take_rows,
+)
 from elmo.model import BiLM, State
 
 
@@ -111,8 +121,6 @@ class Training:
         alone = ranks.size == config.train.accumulate == 1
         self.planned = ranks.device.type == "cuda" and alone and config.softmax.kind != "adaptive" and has_triton()
         """Whether steps are planned on the host and launched whole (`graphs.py`)."""
-        self._planner: Planner | None = None
-        self._stepper: Stepper | None = None
 
     @property
     def positions_a_step(self) -> int:
@@ -137,21 +145,22 @@ class Training:
         """A window as the parts that it is computed in."""
         return [self.windows(part) for part in np.split(streams_4BT, self.config.train.accumulate, axis=1)]
 
-    def plan(self, streams_4BT: Ints, step: int) -> Plan:
-        """A window made ready for the planned step of that number; by one thread at a time."""
-        if self._planner is None:
-            draw = self._samples if self.config.softmax.kind == "sampled" else None
-            pinned = self.ranks.device.type == "cuda"
-            self._planner = Planner(self.config, self.corpus, self.optimizer, draw, pinned=pinned)
-        return self._planner(streams_4BT, step)
+    @cached_property
+    def planner(self) -> Planner:
+        """What plans steps."""
+        draw = self._samples if self.config.softmax.kind == "sampled" else None
+        return Planner(self.config, self.corpus, self.optimizer, draw, pinned=self.ranks.device.type == "cuda")
+
+    @cached_property
+    def stepper(self) -> Stepper:
+        """What takes planned steps."""
+        return Stepper(self.config, self.corpus, self.lm, self.optimizer, self.state, bf16=self._bf16)
 
     def launch(self, plan: Plan) -> Late:
         """Launch a planned step: what `advance` does, but without waiting for its outcome (see `finish`)."""
-        if self._stepper is None:
-            self._stepper = Stepper(self.config, self.corpus, self.lm, self.optimizer, self.state, bf16=self._bf16)
         assert plan.step == self.step + 1, "plans are taken in their order"
-        late = self._stepper.start(plan, self.state, seed=self._dropout_seed(plan.step))
-        self.state, self.step = self._stepper.state, plan.step
+        late = self.stepper.start(plan, self.state, seed=self._dropout_seed(plan.step))
+        self.state, self.step = self.stepper.state, plan.step
         return late
 
     def finish(self, late: Late) -> Stepped:
@@ -159,8 +168,7 @@ class Training:
         try:
             return self._stepped(late.step, *late.wait())
         except ElmoError:
-            assert self._stepper is not None
-            self._stepper.revive()
+            self.stepper.revive()
             self.step = late.step - 1
             raise
 
@@ -343,7 +351,7 @@ def train(training: Training) -> Iterator[Event]:
 
     def read() -> list[Window] | Plan:
         number, streams = next(numbers), next(stream)
-        return training.plan(streams, number) if training.planned else training.parts(streams)
+        return training.planner(streams, number) if training.planned else training.parts(streams)
 
     late: list[Late] = []
     # One thread reads the next window while this one is computed: its order is the stream's, whatever the timing.
