@@ -20,6 +20,9 @@ GOLDEN = SHARED / "golden" / "allennlp"
 
 settings.register_profile("elmo", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("elmo")
+if not torch.cuda.is_available():
+    # Triton's kernels run on the CPU then. It looks when it is imported, which PyTorch does at times.
+    os.environ["TRITON_INTERPRET"] = "1"
 torch.set_num_threads(1)  # the models here are tiny, and the tests run side by side
 
 Options = dict[str, Any]

@@ -1,19 +1,18 @@
-"""Steps planned on the host, against the plain ones: kernels run by Triton's interpreter, steps without a graph."""
+"""Steps planned on the host, against the plain ones.
+
+Without a GPU the kernels run in Triton's interpreter (`conftest.py`) and steps without a graph. With one, the same
+tests are of compiled kernels and captured steps.
+"""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import elmo.lm
 from conftest import small_options
 from elmo.chars import words_to_ids
 from elmo.errors import ElmoError
@@ -23,38 +22,40 @@ from elmo.lm.optimizers import Gradient, Optimizer, clip, norm
 from elmo.lm.plans import _rounded
 from elmo.lm.run import LAST, METRICS, pretrain
 from elmo.lm.settings import OptimizerSettings
-from elmo.lm.softmax import Samples, SoftmaxHead, fused_losses, log_expected_count, sampled_losses, take_rows
+from elmo.lm.softmax import (
+    Samples,
+    SoftmaxHead,
+    fused_losses,
+    has_triton,
+    log_expected_count,
+    sampled_losses,
+    take_rows,
+)
 from elmo.lm.train import Stepped, Training, train
 from lm_corpus import MemoryCorpus, sentences, small_corpus
 from test_lm_network import WORDS, language_model
 from test_lm_train import config
 
-
-@pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The kernels, run by Triton's interpreter; a GPU's stay what they are for other tests."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    name = "elmo.lm.kernels"
-    before = sys.modules.pop(name, None)
-    kernels = importlib.import_module(name)
-    yield kernels
-    del sys.modules[name]
-    if before is not None:
-        sys.modules[name] = elmo.lm.kernels = before
+CPU = torch.device("cpu")
+DEVICE = torch.device("cuda") if torch.cuda.is_available() else CPU
+needs_triton = pytest.mark.skipif(not has_triton(), reason="Triton is not installed")
 
 
-def planned(corpus: MemoryCorpus | None = None, **changes: Any) -> Training:
-    some = Training(config(**changes), corpus or small_corpus(), Ranks())
+def planned(corpus: MemoryCorpus | None = None, device: torch.device = DEVICE, **changes: Any) -> Training:
+    some = Training(config(**changes), corpus or small_corpus(), Ranks(device=device))
     some.planned = True
     return some
+
+
+def fused(*tensors: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    h, weight, bias, true, hits = (tensor.to(DEVICE) for tensor in tensors)
+    return fused_losses(h, weight, bias, true, hits, dtype)
 
 
 class TestPlans:
     def test_say_of_each_position_what_the_window_says(self) -> None:
         corpus = MemoryCorpus([sentences(60), [[f"a{'b' * (n % 45)}{n}" for n in range(300)]]], sentences(5))
-        some = planned(corpus, data__rows=6)
+        some = planned(corpus, CPU, data__rows=6)
         streams = next(some.stream())
         plan = some.planner(streams, 1)
         seen, window = plan.layout.split(plan.buffer), some.parts(streams)[0]
@@ -85,7 +86,7 @@ class TestPlans:
 
     def test_groups_are_wide_enough_for_their_words(self) -> None:
         corpus = MemoryCorpus([[["x" * (1 + n % 60), str(n)] for n in range(200)]], sentences(5))
-        some = planned(corpus, data__rows=16)
+        some = planned(corpus, CPU, data__rows=16)
         streams = next(some.stream())
         plan = some.planner(streams, 1)
         types = plan.layout.split(plan.buffer).types
@@ -100,7 +101,7 @@ class TestPlans:
         assert done == len(types) == plan.layout.shape.words
 
     def test_a_second_plan_is_not_disturbed_by_the_first(self) -> None:
-        some, again = planned(), planned()
+        some, again = planned(device=CPU), planned(device=CPU)
         stream, first = some.stream(), some.stream()
         plans = [some.planner(next(stream), step) for step in (1, 2)]
         next(first)
@@ -145,12 +146,13 @@ class TestEncoder:
         assert 0 < float((low.float() - lm.bilm.encoder(words)).abs().max().detach()) < 0.05
 
 
+@needs_triton
 class TestKernels:
     @pytest.mark.parametrize("samples", [5, 16, 23])
     def test_fused_losses_are_the_plain_ones_with_the_same_gradients(
-        self, samples: int, interpreted: Any, monkeypatch: pytest.MonkeyPatch
+        self, samples: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(interpreted, "_SAMPLES_AT_ONCE", 8)
+        monkeypatch.setattr("elmo.lm.kernels._SAMPLES_AT_ONCE", 8)
         generator = torch.Generator().manual_seed(samples)
         head = SoftmaxHead(40, 6)
         with torch.no_grad():
@@ -169,7 +171,7 @@ class TestKernels:
         hits = torch.where(torch.isin(targets, drawn.ids), torch.searchsorted(drawn.ids, targets), -1).int()
         assert (hits >= 0).any()
         biases = rows.bias[of_samples] - counts[0]
-        found = fused_losses(h, rows.weight[of_samples], biases, true, hits, torch.float32)
+        found = fused(h, rows.weight[of_samples], biases, true, hits).to(CPU)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         weights = torch.rand(9, generator=generator)
         want = torch.autograd.grad((expected * weights).sum(), leaves)
@@ -177,10 +179,10 @@ class TestKernels:
         for one, other in zip(got, want, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
-    def test_samples_that_are_all_hit_cost_nothing(self, interpreted: Any) -> None:
-        h = torch.randn(2, 3, requires_grad=True)
+    def test_samples_that_are_all_hit_cost_nothing(self) -> None:
+        h = torch.randn(2, 3, device=DEVICE, requires_grad=True)
         hits = torch.zeros(2, dtype=torch.int32)
-        losses = fused_losses(h, torch.randn(1, 3), torch.zeros(1), torch.randn(2), hits, torch.float32)
+        losses = fused(h, torch.randn(1, 3), torch.zeros(1), torch.randn(2), hits)
         torch.autograd.backward(losses.sum())
         assert losses.tolist() == [0, 0]
         assert h.grad is not None
@@ -192,10 +194,10 @@ class TestKernels:
         ids=["adagrad", "adamw"],
     )
     @pytest.mark.parametrize("by_rows", [False, True])
-    def test_updates_are_the_optimizer_s(self, settings: Any, by_rows: bool, interpreted: Any) -> None:
+    def test_updates_are_the_optimizer_s(self, settings: Any, by_rows: bool) -> None:
         generator = torch.Generator().manual_seed(0)
         start = torch.randn(9, 70, generator=generator)
-        weights = [start.clone(), start.clone()]
+        weights = [start.clone(), start.to(DEVICE, copy=True)]
         plain, fused = (Optimizer(OptimizerSettings(**settings), [("w", w)], last_step=9) for w in weights)
         for step in range(1, 4):
             rows = torch.randperm(9, generator=generator)[:4].sort().values
@@ -203,32 +205,35 @@ class TestKernels:
             gradient = Gradient("w", weights[0], value.clone(), rows if by_rows else None)
             size = clip([gradient], 10.0)
             plain.apply([gradient], step)
-            padded = torch.cat([value, torch.full((3, 70), math.nan)]) if by_rows else value
-            ids, count = torch.cat([rows, torch.zeros(3)]).int(), torch.tensor([4], dtype=torch.int32)
-            more = (ids, count) if by_rows else (None, None)
             assert float(norm([value])) == float(size)
-            scale, rates = 10 / size, torch.tensor(fused.rates(step))
-            fused.apply_planned([Gradient("w", weights[1], padded, *more)], scale, rates)
+            same = Gradient("w", weights[1], value.to(DEVICE))
+            if by_rows:
+                padded = torch.cat([value, torch.full((3, 70), math.nan)]).to(DEVICE)
+                ids, count = torch.cat([rows, torch.zeros(3)]), torch.tensor([4])
+                same = Gradient("w", weights[1], padded, ids.int().to(DEVICE), count.int().to(DEVICE))
+            scale, rates = (10 / size).to(DEVICE), torch.tensor(fused.rates(step), device=DEVICE)
+            fused.apply_planned([same], scale, rates)
             before = weights[1].clone()
-            fused.apply_planned([Gradient("w", weights[1], padded, *more)], torch.zeros(()), rates)
+            fused.apply_planned([same], torch.zeros((), device=DEVICE), rates)
             assert torch.equal(before, weights[1])
-        torch.testing.assert_close(weights[1], weights[0], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(weights[1].to(CPU), weights[0], rtol=1e-6, atol=1e-7)
         for name, memory in plain.state.items():
-            torch.testing.assert_close(fused.state[name], memory, rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(fused.state[name].to(CPU), memory, rtol=1e-6, atol=1e-7)
         assert not torch.equal(weights[0], start)
 
-    def test_bf16_logits_are_near(self, interpreted: Any) -> None:
+    def test_bf16_logits_are_near(self) -> None:
         generator = torch.Generator().manual_seed(0)
         h = torch.randn(4, 8, generator=generator).requires_grad_()
         weight, bias = torch.randn(6, 8, generator=generator), torch.randn(6, generator=generator)
         true, hits = torch.randn(4, generator=generator), torch.tensor([-1, 2, -1, 0], dtype=torch.int32)
-        found = [fused_losses(h, weight, bias, true, hits, dtype) for dtype in (torch.float32, torch.bfloat16)]
+        found = [fused(h, weight, bias, true, hits, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
         assert 0 < float((found[0] - found[1]).abs().max().detach()) < 0.05
         exact, low = (torch.autograd.grad(losses.sum(), h)[0] for losses in found)
         assert low.dtype == torch.float32
         assert 0 < float((exact - low).abs().max()) < 0.05
 
 
+@needs_triton
 @pytest.mark.parametrize(
     "changes",
     [
@@ -243,9 +248,10 @@ class TestKernels:
     ids=["as published", "full", "adamw", "head first", "head first, full", "words", "clipped"],
 )
 class TestSteps:
-    def test_planned_steps_are_the_plain_ones(self, changes: dict[str, Any], interpreted: Any) -> None:
-        changes = {"train__steps": 4, "train__validate_every": 2} | changes
-        plain, ours = Training(config(**changes), small_corpus(), Ranks()), planned(**changes)
+    def test_planned_steps_are_the_plain_ones(self, changes: dict[str, Any]) -> None:
+        changes = {"train__steps": 6, "train__validate_every": 3} | changes
+        plain, ours = planned(**changes), planned(**changes)
+        plain.planned = False
         for got, want in zip(train(ours), train(plain), strict=True):
             assert type(got) is type(want)
             assert got.step == want.step
@@ -260,8 +266,9 @@ class TestSteps:
         torch.testing.assert_close(ours.state.c, plain.state.c, rtol=1e-4, atol=1e-6)
 
 
+@needs_triton
 class TestRun:
-    def test_a_loss_that_is_no_number_leaves_everything_as_it_was(self, interpreted: Any) -> None:
+    def test_a_loss_that_is_no_number_leaves_everything_as_it_was(self) -> None:
         some = planned(train__steps=3)
         stream = some.stream()
         plans = [some.planner(next(stream), step) for step in (1, 2, 3)]
@@ -286,7 +293,7 @@ class TestRun:
         assert some.step == 1
         assert math.isfinite(some.finish(some.launch(plans[1])).forward)
 
-    def test_is_told_of_one_step_late_but_not_where_something_follows(self, interpreted: Any) -> None:
+    def test_is_told_of_one_step_late_but_not_where_something_follows(self) -> None:
         some = planned(train__steps=9, train__validate_every=4, train__checkpoint_every=3)
         seen = [(type(event).__name__[0], event.step, some.step) for event in train(some)]
         assert seen == [
@@ -295,9 +302,7 @@ class TestRun:
             *(("S", 7, 8), ("S", 8, 8), ("V", 8, 8), ("S", 9, 9), ("V", 9, 9)),
         ]
 
-    def test_a_run_that_was_cut_ends_with_the_same_bytes(
-        self, tmp_path: Any, interpreted: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_run_that_was_cut_ends_with_the_same_bytes(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         start = Training.__init__
 
         def started(self: Training, *arguments: Any, **more: Any) -> None:
@@ -310,9 +315,10 @@ class TestRun:
 
         monkeypatch.setattr(Training, "__init__", started)
         settings = {"train__steps": 8, "train__checkpoint_every": 3, "train__validate_every": 5, "train__log_every": 2}
+        some, ranks = config(**settings), Ranks(device=DEVICE)
         with pytest.raises(KeyboardInterrupt):
-            pretrain(config(**settings), small_corpus(), tmp_path / "cut", report=cut)
-        pretrain(config(**settings), small_corpus(), tmp_path / "cut", resume=True)
-        pretrain(config(**settings), small_corpus(), tmp_path / "whole")
+            pretrain(some, small_corpus(), tmp_path / "cut", ranks=ranks, report=cut)
+        pretrain(some, small_corpus(), tmp_path / "cut", ranks=ranks, resume=True)
+        pretrain(some, small_corpus(), tmp_path / "whole", ranks=ranks)
         for name in (LAST, METRICS):
             assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
