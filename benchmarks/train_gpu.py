@@ -43,7 +43,7 @@ class Made:
 
     @property
     def n_sentences(self) -> int:
-        """All of one length."""
+        """As many as there are starts but the last."""
         return len(self.starts) - 1
 
     @property
@@ -69,13 +69,14 @@ class Made:
 
 
 def make_corpus(n_words: int, n_tokens: int) -> Made:
-    """Zipf's law over random words, 25 to a sentence."""
+    """Zipf's law over random words, 5 to 45 to a sentence."""
     rng = np.random.default_rng(0)
     words = ["".join(map(chr, row)) for row in rng.integers(97, 123, (n_words - 3, 12))]
     words = [f"{word[: 3 + n % 10]}{n}" for n, word in enumerate(words)]
     ranks = np.exp(rng.random(n_tokens) * np.log(n_words - 2)).astype(np.int64) + 2
     letters = words_to_ids(["<S>", "</S>", "<UNK>", *words]).astype(np.int16)
-    starts = np.arange(0, n_tokens + 1, 25)
+    starts = np.append(0, np.cumsum(rng.integers(5, 46, n_tokens // 25)))
+    starts = starts[starts <= n_tokens]
     return Made(Vocabulary([*SPECIAL_WORDS, *words]), ranks.clip(max=n_words - 1).astype(np.uint32), starts, letters)
 
 

@@ -7,8 +7,10 @@ tests are of compiled kernels and captured steps.
 from __future__ import annotations
 
 import math
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -302,7 +304,7 @@ class TestRun:
             *(("S", 7, 8), ("S", 8, 8), ("V", 8, 8), ("S", 9, 9), ("V", 9, 9)),
         ]
 
-    def test_a_run_that_was_cut_ends_with_the_same_bytes(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_run_that_was_cut_ends_with_the_same_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         start = Training.__init__
 
         def started(self: Training, *arguments: Any, **more: Any) -> None:
@@ -320,5 +322,61 @@ class TestRun:
             pretrain(some, small_corpus(), tmp_path / "cut", ranks=ranks, report=cut)
         pretrain(some, small_corpus(), tmp_path / "cut", ranks=ranks, resume=True)
         pretrain(some, small_corpus(), tmp_path / "whole", ranks=ranks)
+        for name in (LAST, METRICS):
+            assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def real_text() -> MemoryCorpus:
+    """This project's own pages."""
+    pages = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
+    lines = [line.split() for page in pages for line in page.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return MemoryCorpus([lines[20:]], lines[:20], n_words=2000)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+class TestGraphs:
+    CHANGES: ClassVar[dict[str, Any]] = {
+        "model__lstm__dim": 256,
+        "model__lstm__projection_dim": 64,
+        "data__rows": 32,
+        "data__unroll_steps": 20,
+        "softmax__samples": 256,
+    }
+
+    @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+    @pytest.mark.parametrize("kind", ["sampled", "full"])
+    def test_captured_steps_have_the_bits_of_others(self, kind: str, precision: str) -> None:
+        changes = self.CHANGES | {"train__steps": 30, "softmax__kind": kind, "train__precision": precision}
+        corpus = real_text()
+        captured, plain = planned(corpus, **changes), planned(corpus, **changes)
+        plain.stepper.captures = False
+        ours, theirs = (list(train(some)) for some in (captured, plain))
+        assert any(run.graph is not None for run in captured.stepper._runs.values())
+        assert ours == theirs
+        for (name, weight), other in zip(captured.lm.named_parameters(), plain.lm.parameters(), strict=True):
+            assert torch.equal(weight, other), name
+
+    def test_bf16_follows_fp32_for_200_steps(self) -> None:
+        corpus, changes = real_text(), self.CHANGES | {"train__steps": 200, "train__validate_every": 200}
+        low = planned(corpus, **changes, train__precision="bf16")
+        exact = Training(config(**changes), corpus, Ranks(device=DEVICE))
+        exact.planned = False
+        ours, theirs = (np.array([(e.forward, e.backward) for e in train(some)]) for some in (low, exact))
+        low_means, means = (some[:200].reshape(10, 20, 2).mean(axis=1) for some in (ours, theirs))
+        np.testing.assert_allclose(low_means, means, rtol=0.01)
+        np.testing.assert_allclose(ours[-1], theirs[-1], rtol=0.01)  # the validation
+
+    @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+    def test_a_run_that_was_cut_ends_with_the_same_bytes(self, tmp_path: Path, precision: str) -> None:
+        def cut(report: Any) -> None:
+            if report.event.step == 23:
+                raise KeyboardInterrupt
+
+        changes = self.CHANGES | {"train__steps": 40, "train__validate_every": 15, "train__precision": precision}
+        some, corpus, ranks = config(**changes), real_text(), Ranks(device=DEVICE)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(some, corpus, tmp_path / "cut", ranks=ranks, report=cut)
+        pretrain(some, corpus, tmp_path / "cut", ranks=ranks, resume=True)
+        pretrain(some, corpus, tmp_path / "whole", ranks=ranks)
         for name in (LAST, METRICS):
             assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

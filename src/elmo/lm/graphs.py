@@ -14,9 +14,7 @@ Shapes: as in `plans.py`; P projection.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -53,6 +51,17 @@ class Late:
         return forward, backward, size
 
 
+class _Run:
+    """The steps of one shape: where they read, whether there was one, and the graph of the others."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.layout = layout
+        self.buffer = torch.zeros(layout.size, dtype=torch.int32, device=device)
+        self.inputs = layout.split(self.buffer)
+        self.warm = False
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+
 class Stepper:
     """Takes planned steps with a model; on a CPU (in tests) never as a graph."""
 
@@ -81,6 +90,8 @@ class Stepper:
         self._generator = torch.Generator(self._device)
         self._runs: OrderedDict[Shape, _Run] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
+        self.captures = self._device.type == "cuda"
+        """Whether steps become graphs."""
 
     def start(self, plan: Plan, state: State, *, seed: int) -> Late:
         """Launch a step of rows that stand at `state`, with dropout drawn from a seed."""
@@ -95,7 +106,13 @@ class Stepper:
         # to PyTorch, which keeps it until the copy is done.
         run.buffer.copy_(plan.buffer, non_blocking=True)
         self._generator.manual_seed(seed)
-        run(lambda: self.take(run.layout, run.inputs), self._generator, self._pool)
+        if run.warm and run.graph is None and self.captures:
+            run.graph = self._capture(run)
+        run.warm = True
+        if run.graph is None:
+            self.take(run.layout, run.inputs)
+        else:
+            run.graph.replay()
         if self._device.type == "cpu":
             return Late(plan.step, self._results.clone(), None)
         values = torch.empty(3, pin_memory=True)
@@ -119,6 +136,15 @@ class Stepper:
         self.state.m.copy_(torch.where(self._sound, state.m, self.state.m))
         self.state.c.copy_(torch.where(self._sound, state.c, self.state.c))
         self._results.copy_(torch.cat([losses_2, size[None]]))
+
+    def _capture(self, run: _Run) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        # Seeded before a replay, it draws in it what it would draw outside.
+        graph.register_generator_state(self._generator)
+        # Not "global": the reader's thread may ask for pinned memory meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            self.take(run.layout, run.inputs)
+        return graph
 
     def gradients(self, layout: Layout, inputs: Inputs) -> tuple[Tensor, list[Gradient], State]:
         """Mean losses of the directions, `(2,)`, the gradient of all that learns, and the rows' next state."""
@@ -177,33 +203,3 @@ class Stepper:
             true_M = (h_MP * weights[d]).sum(dim=-1) + biases[d]
             losses.append(fused_losses(h_MP, weights[2 + d], biases[2 + d], true_M, inputs.hits[d], dtype))
         return torch.stack(losses)
-
-
-class _Run:
-    """The steps of one shape."""
-
-    def __init__(self, layout: Layout, device: torch.device) -> None:
-        self.layout = layout
-        self.buffer = torch.zeros(layout.size, dtype=torch.int32, device=device)
-        self.inputs = layout.split(self.buffer)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._warm = False
-
-    def __call__(self, take: Callable[[], None], generator: torch.Generator, pool: Any) -> None:
-        if self._warm and self._graph is None and self.buffer.is_cuda:
-            self._graph = _capture(take, generator, pool)
-        self._warm = True
-        if self._graph is None:
-            take()
-        else:
-            self._graph.replay()
-
-
-def _capture(take: Callable[[], None], generator: torch.Generator, pool: Any) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    # Seeded before a replay, it draws in it what it would draw outside.
-    graph.register_generator_state(generator)
-    # Not "global": the reader's thread may ask for pinned memory meanwhile.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        take()
-    return graph
