@@ -158,17 +158,19 @@ class Planner:
         streams_4TB = np.ascontiguousarray(streams_4BT.transpose(0, 2, 1))
         inputs, targets = streams_4TB[:2], self._targets[streams_4TB[2:]].reshape(2, -1)
         words, groups = self._words(inputs)
+        padding = sum(number for number, _ in groups) - len(words)
         drawn = () if self._draw is None else self._draw(step)
         samples = [one.ids.numpy() for one in drawn]
         ids = self._rows.distinct([targets, *samples]) if samples else np.empty(0, dtype=np.int64)
         head_only = step <= (self._config.train.head_steps or 0)
         shape = Shape(groups, _rounded(len(ids)) if samples else 0, head_only)
         layout = Layout(shape, B, T, len(samples[0]) if samples else 0)
-        buffer = torch.zeros(layout.size, dtype=torch.int32, pin_memory=self._pinned)
+        buffer = torch.empty(layout.size, dtype=torch.int32, pin_memory=self._pinned)
+        buffer.numpy().fill(0)  # not by PyTorch, whose threads would meet the loop's
         into = layout.split(buffer)
         _put(into.rates, np.asarray(self._optimizer.rates(step), dtype=np.float32))
-        _put(into.types, words)
-        _put(into.inputs, self._types.of(words, inputs))
+        _put(into.types[padding:], words)  # before them type 0, <S>, which is as short as any
+        _put(into.inputs, self._types.of(words, inputs) + padding)
         _put(into.targets, targets)
         if samples:
             _put(into.ids, np.pad(ids, (0, shape.rows - len(ids))))
@@ -179,22 +181,20 @@ class Planner:
         return Plan(step, layout, buffer)
 
     def _words(self, types: Ints) -> tuple[Ints, tuple[tuple[int, int], ...]]:
-        """Distinct types, shortest first, behind their padding; and the groups that they are read in."""
+        """Distinct types, shortest first; and the groups that they are read in, behind their padding."""
         found = self._types.distinct([types])
         number = _rounded(len(found))
         if self._lengths is None:
-            return np.pad(found, (number - len(found), 0)), ((number, 0),)
-        found = found[np.argsort(self._lengths[found], kind="stable")]
-        words = np.pad(found, (number - len(found), 0))  # type 0 is <S>, as short as any
+            return found, ((number, 0),)
+        lengths = self._lengths[found]
+        order = np.argsort(lengths, kind="stable")
+        padded = np.pad(lengths[order], (number - len(found), 0), constant_values=self._lengths[0])
         ends = [0, *(number * cut // 16 for cut in _CUTS)]
-        groups = [(last - first, self._width(words[last - 1])) for first, last in pairwise(ends) if last > first]
         # The longest word of all is another in every window: its group is as wide as a word can be.
-        return words, (*groups[:-1], (groups[-1][0], self._longest))
-
-    def _width(self, longest: int) -> int:
-        assert self._lengths is not None
-        even = -(-int(self._lengths[longest]) // _EVEN) * _EVEN
-        return min(self._longest, even + self._widest)
+        longest = [*(int(padded[end - 1]) for end in ends[1:-1]), self._longest]
+        widths = [min(self._longest, -(-length // _EVEN) * _EVEN + self._widest) for length in longest]
+        groups = zip(pairwise(ends), widths, strict=True)
+        return found[order], tuple((last - first, width) for (first, last), width in groups if last > first)
 
 
 class _Places:
@@ -213,7 +213,7 @@ class _Places:
         return found
 
     def of(self, listed: Ints, numbers: Ints) -> Ints:
-        """Where each of some numbers stands in a list (last, if twice), in the numbers' shape; -1 where it does not."""
+        """Where each of some numbers stands in a list of others, each once; -1 where it does not."""
         self._place[listed] = np.arange(len(listed), dtype=np.int32)
         places = self._place[numbers]
         self._place[listed] = -1

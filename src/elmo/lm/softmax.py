@@ -131,14 +131,19 @@ def log_uniform_samples(n_samples: int, n_words: int, rng: np.random.Generator) 
             'or softmax.kind = "full"'
         )
     draws = np.empty(0, dtype=np.int64)
+    first = np.empty(n_words, dtype=np.int64)  # when a word was drawn first; of words that were not drawn, nothing
     while True:
         more = rng.random(max(2 * n_samples, len(draws)))
         draws = np.concatenate([draws, np.exp(more * np.log(n_words + 1)).astype(np.int64) - 1])
-        words, first = np.unique(draws, return_index=True)
-        if len(words) >= n_samples:
+        times = np.arange(len(draws))
+        first[draws] = len(draws)
+        np.minimum.at(first, draws, times)
+        new = first[draws] == times
+        found = np.cumsum(new)
+        if found[-1] >= n_samples:
             break
-    tries = int(np.partition(first, n_samples - 1)[n_samples - 1]) + 1
-    return Samples(torch.from_numpy(words[first < tries]), tries)
+    tries = int(np.searchsorted(found, n_samples)) + 1
+    return Samples(torch.from_numpy(np.sort(draws[:tries][new[:tries]])), tries)
 
 
 def log_expected_count(ids: Tensor, n_words: int, tries: int | Tensor) -> Tensor:
