@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from train_gpu import CONFIGS, Made, make_corpus
 
-from elmo.lm import network
+from elmo.lm import encoder as encoder_of_training
 from elmo.lm.distributed import Ranks
 from elmo.lm.network import Dropout
 from elmo.lm.optimizers import Gradient, norm
@@ -82,7 +82,7 @@ def parts(training: Training) -> Iterator[tuple[str, Callable[[], None]]]:
 
     def encode(products: bool) -> Callable[[], None]:
         def work() -> None:
-            network._AS_PRODUCTS = products
+            encoder_of_training._AS_PRODUCTS = products
             with torch.autocast("cuda", torch.bfloat16):
                 vectors = lm.encode(window.words, window.groups)
             torch.autograd.grad(vectors.float().sum(), list(encoder.parameters()))
@@ -91,7 +91,7 @@ def parts(training: Training) -> Iterator[tuple[str, Callable[[], None]]]:
 
     yield "encoder, as products", encode(True)
     yield "encoder, cuDNN", encode(False)
-    network._AS_PRODUCTS = True
+    encoder_of_training._AS_PRODUCTS = True
     x_2TBP = torch.randn(2, T, B, P, device="cuda", requires_grad=True)
 
     def lstm() -> None:

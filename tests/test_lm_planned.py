@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ from torch import Tensor
 from conftest import small_options
 from elmo.chars import words_to_ids
 from elmo.errors import ElmoError
-from elmo.lm import network
 from elmo.lm.distributed import Ranks
+from elmo.lm.encoder import FusedMaximum, gated
 from elmo.lm.optimizers import Gradient, Optimizer, clip, norm
 from elmo.lm.plans import _rounded
 from elmo.lm.run import LAST, METRICS, pretrain
@@ -34,6 +34,7 @@ from elmo.lm.softmax import (
     take_rows,
 )
 from elmo.lm.train import Stepped, Training, train
+from elmo.model import Highway
 from lm_corpus import MemoryCorpus, sentences, small_corpus
 from test_lm_network import WORDS, language_model
 from test_lm_train import config
@@ -120,7 +121,7 @@ class TestEncoder:
     def test_groups_give_the_reference_s_vectors_and_gradients(
         self, products: bool, activation: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(network, "_AS_PRODUCTS", products)
+        monkeypatch.setattr("elmo.lm.encoder._AS_PRODUCTS", products)
         options = small_options()
         options["char_cnn"]["activation"] = activation
         lm = language_model(options)
@@ -180,6 +181,34 @@ class TestKernels:
         got = torch.autograd.grad((found * weights).sum(), leaves)
         for one, other in zip(got, want, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+    def test_the_largest_window_and_its_gradient(self) -> None:
+        y = torch.randn(3, 7, 20, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
+        counts = torch.tensor([7, 4, 1, 5] * 5, device=DEVICE)
+        beyond = torch.arange(7, device=DEVICE)[:, None] >= counts
+        weights = torch.rand(3, 20, device=DEVICE)
+        found = cast(Tensor, FusedMaximum.apply(y, counts))  # type: ignore[no-untyped-call]
+        want = y.masked_fill(beyond, -math.inf).max(dim=1).values
+        assert torch.equal(found, want)
+        got, expected = (torch.autograd.grad((one * weights).sum(), y)[0] for one in (found, want))
+        assert torch.equal(got, expected)
+
+    def test_what_is_no_number_is_the_largest(self) -> None:
+        y = torch.zeros(1, 4, 3, device=DEVICE)
+        y[0, 1, 2] = math.nan
+        found = cast(Tensor, FusedMaximum.apply(y, torch.full((3,), 4, device=DEVICE)))  # type: ignore[no-untyped-call]
+        assert found.isnan().tolist() == [[False, False, True]]
+
+    def test_a_highway_and_its_gradients(self) -> None:
+        torch.manual_seed(0)
+        highway = Highway(12).to(DEVICE)
+        x = torch.randn(100, 12, device=DEVICE, requires_grad=True)
+        found, want = gated(highway, x), highway(x)
+        torch.testing.assert_close(found, want)
+        weights, leaves = torch.randn(100, 12, device=DEVICE), [x, *highway.parameters()]
+        got, expected = (torch.autograd.grad((one * weights).sum(), leaves) for one in (found, want))
+        for one, other in zip(got, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
     def test_samples_that_are_all_hit_cost_nothing(self) -> None:
         h = torch.randn(2, 3, device=DEVICE, requires_grad=True)

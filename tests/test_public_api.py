@@ -29,6 +29,7 @@ ROWS = [
     ["model"],
     ["lm.kernels", "lm.recurrence"],
     ["lm.softmax"],
+    ["lm.encoder"],
     ["lm.network", "lm.settings"],
     ["lm.batches", "lm.distributed", "lm.optimizers"],
     ["lm.plans"],

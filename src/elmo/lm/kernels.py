@@ -1,9 +1,9 @@
-"""Triton kernels of a training step on a GPU: the sampled softmax's rows, and the optimizers.
+"""Triton kernels of a training step on a GPU: the encoder's maxima and gates, the softmax's rows, the optimizers.
 
 Imported only where they are used, since a plain installation has no Triton. With `TRITON_INTERPRET=1` they run on a
 CPU, slowly: that is how they are tested.
 
-Shapes: N positions, S samples, R rows of a table.
+Shapes: N positions or words, W windows of a word, F filters, S samples, R rows of a table.
 """
 
 from __future__ import annotations
@@ -17,8 +17,93 @@ import triton.language as tl
 from torch import Tensor
 
 _SAMPLES_AT_ONCE = 4096
+_FILTERS_AT_ONCE = 512
 _VALUES_AT_ONCE = 1024
 _LOWEST = tl.constexpr(-1e30)  # a logit that adds nothing, and unlike -inf no NaN when it is subtracted from itself
+
+
+@triton.jit
+def _maximum(y: Any, counts: Any, best: Any, places: Any, W: tl.constexpr, F: tl.constexpr, BLOCK: tl.constexpr):
+    word = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    count = tl.load(counts + at, mask=at < F, other=0)
+    most = tl.full([BLOCK], float("-inf"), tl.float32)
+    place = tl.zeros([BLOCK], tl.int32)
+    for window in range(W):
+        x = tl.load(y + (word * W + window) * F + at, mask=at < F, other=0.0).to(tl.float32)
+        x = tl.where(window < count, x, float("-inf"))
+        place = tl.where(x <= most, place, window)
+        # What is no number stays, so that the loss tells of it.
+        most = tl.where(most != most, most, tl.where(x <= most, most, x))
+    tl.store(best + word * F + at, most.to(best.dtype.element_ty), mask=at < F)
+    tl.store(places + word * F + at, place.to(places.dtype.element_ty), mask=at < F)
+
+
+@triton.jit
+def _spread(slopes: Any, places: Any, out: Any, W: tl.constexpr, F: tl.constexpr, BLOCK: tl.constexpr):
+    word = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    slope = tl.load(slopes + word * F + at, mask=at < F, other=0.0)
+    place = tl.load(places + word * F + at, mask=at < F, other=0).to(tl.int32)
+    for window in range(W):
+        tl.store(out + (word * W + window) * F + at, tl.where(place == window, slope, 0.0), mask=at < F)
+
+
+def maximum(y_NWF: Tensor, count_F: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each filter's first `count_F` windows, `(N, F)`, and which it is, int16; `y` contiguous."""
+    N, W, F = y_NWF.shape
+    best_NF, place_NF = y_NWF.new_empty(N, F), y_NWF.new_empty(N, F, dtype=torch.int16)
+    block = min(_FILTERS_AT_ONCE, triton.next_power_of_2(F))
+    _maximum[(N, triton.cdiv(F, block))](y_NWF, count_F, best_NF, place_NF, W=W, F=F, BLOCK=block)
+    return best_NF, place_NF
+
+
+def spread(slopes_NF: Tensor, place_NF: Tensor, windows: int) -> Tensor:
+    """The gradient of `maximum`, `(N, W, F)`: a slope in its place, 0 elsewhere."""
+    N, F = slopes_NF.shape
+    out_NWF = slopes_NF.new_empty(N, windows, F)
+    block = min(_FILTERS_AT_ONCE, triton.next_power_of_2(F))
+    _spread[(N, triton.cdiv(F, block))](slopes_NF, place_NF, out_NWF, W=windows, F=F, BLOCK=block)
+    return out_NWF
+
+
+@triton.jit
+def _gate(carry: Any, transform: Any, x: Any, y: Any, n: Any, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    g = tl.sigmoid(tl.load(carry + at, mask=at < n, other=0.0).to(tl.float32))
+    t = tl.load(transform + at, mask=at < n, other=0.0).to(tl.float32)
+    t = tl.where(t <= 0.0, 0.0, t)
+    value = g * t + (1.0 - g) * tl.load(x + at, mask=at < n, other=0.0).to(tl.float32)
+    tl.store(y + at, value.to(y.dtype.element_ty), mask=at < n)
+
+
+@triton.jit
+def _gate_slopes(
+    carry: Any, transform: Any, x: Any, dy: Any, dcarry: Any, dtransform: Any, dx: Any, n: Any, BLOCK: tl.constexpr
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    g = tl.sigmoid(tl.load(carry + at, mask=at < n, other=0.0).to(tl.float32))
+    t = tl.load(transform + at, mask=at < n, other=0.0).to(tl.float32)
+    d = tl.load(dy + at, mask=at < n, other=0.0).to(tl.float32)
+    gap = tl.where(t <= 0.0, 0.0, t) - tl.load(x + at, mask=at < n, other=0.0).to(tl.float32)
+    tl.store(dcarry + at, (d * gap * g * (1.0 - g)).to(dcarry.dtype.element_ty), mask=at < n)
+    tl.store(dtransform + at, tl.where(t <= 0.0, 0.0, d * g).to(dtransform.dtype.element_ty), mask=at < n)
+    tl.store(dx + at, (d * (1.0 - g)).to(dx.dtype.element_ty), mask=at < n)
+
+
+def gate(carry: Tensor, transform: Tensor, x: Tensor) -> Tensor:
+    """`g * relu(transform) + (1 - g) * x` with `g = sigmoid(carry)`; all contiguous, of one shape and type."""
+    y = torch.empty_like(x)
+    _gate[(triton.cdiv(x.numel(), _VALUES_AT_ONCE),)](carry, transform, x, y, x.numel(), BLOCK=_VALUES_AT_ONCE)
+    return y
+
+
+def gate_slopes(carry: Tensor, transform: Tensor, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `gate`'s arguments."""
+    slopes = torch.empty_like(carry), torch.empty_like(transform), torch.empty_like(x)
+    grid = (triton.cdiv(x.numel(), _VALUES_AT_ONCE),)
+    _gate_slopes[grid](carry, transform, x, dy, *slopes, x.numel(), BLOCK=_VALUES_AT_ONCE)
+    return slopes
 
 
 @triton.jit

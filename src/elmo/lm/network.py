@@ -12,15 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmo.chars import PAD
 from elmo.config import ModelConfig
+from elmo.lm.encoder import Groups, encode_words
 from elmo.lm.recurrence import run_layer
 from elmo.lm.softmax import Head, Rows, Samples, sampled_losses
 from elmo.lstm import ProjectedLSTM
-from elmo.model import BiLM, CharEncoder, State
-
-_WORDS_OF_ONE_LENGTH = 128  # words a group; more groups save padding, fewer save calls
-_AS_PRODUCTS = True  # planned windows: the convolutions as a product, or else as PyTorch's
+from elmo.model import BiLM, State
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Window:
     """`(2, B, T)`: which of the words stands where."""
     targets: Tensor
     """`(2, B, T)`: vocabulary ids of the words that come next; `PADDING` where none is counted."""
-    groups: tuple[tuple[int, int], ...] | None = None
+    groups: Groups | None = None
     """Where the words are sorted by length: how many stand together, and how many of their characters are read."""
 
     def rows(self, first: int, last: int) -> Window:
@@ -133,67 +130,6 @@ class LanguageModel(nn.Module):
             cs.append(c)
         return drop(x_2TBP), State(torch.stack(ms), torch.stack(cs))
 
-    def encode(self, words: Tensor, groups: tuple[tuple[int, int], ...] | None = None) -> Tensor:
-        """Vectors of the distinct words, `(N, P)`: the function of the biLM's encoder.
-
-        Words of like length go through the convolutions together, with only as much padding as gives one window of
-        nothing else: more of the same windows change neither a maximum nor its gradient. With `groups` (see `Window`)
-        the words are sorted already, and the host need not wait for the device to say how long they are.
-        """
-        encoder = self.bilm.encoder
-        if not isinstance(encoder, CharEncoder):
-            vectors: Tensor = encoder(words)
-            return vectors
-        if groups is not None:
-            pieces = torch.split(words, [number for number, _ in groups])
-            convolve = _multiply if _AS_PRODUCTS else _convolve
-            planned = zip(pieces, groups, strict=True)
-            return _mix(encoder, torch.cat([convolve(encoder, piece, width) for piece, (_, width) in planned]))
-        assert self.config.char_cnn is not None
-        widest = max(width for width, _ in self.config.char_cnn.filters)
-        lengths, order = (words != PAD).sum(dim=1).sort(stable=True)
-        ends = [*range(_WORDS_OF_ONE_LENGTH - 1, len(order) - 1, _WORDS_OF_ONE_LENGTH), len(order) - 1]
-        longest: list[int] = lengths[ends].tolist()
-        both = zip(torch.split(order, _WORDS_OF_ONE_LENGTH), longest, strict=True)
-        x_NF = torch.cat([_convolve(encoder, words[group], n + widest) for group, n in both])
-        return F.embedding(torch.argsort(order), _mix(encoder, x_NF))
-
-
-def _mix(encoder: CharEncoder, x_NF: Tensor) -> Tensor:
-    """What follows the convolutions: `(N, F)` to `(N, P)`."""
-    for highway in encoder.highways:
-        x_NF = highway(x_NF)
-    return x_NF if encoder.projection is None else encoder.projection(x_NF)
-
-
-def _convolve(encoder: CharEncoder, ids_NC: Tensor, width: int) -> Tensor:
-    """Filters over the first `width` characters: `(N, F)`."""
-    characters = encoder.characters(ids_NC[:, :width]).mT  # (N, E, C)
-    # Not amax: its gradient looks for ties, all of which are windows of the same characters.
-    best = [conv(characters).max(dim=-1).values for conv in encoder.convolutions]
-    return torch.cat([encoder.activation(one) for one in best], dim=1)
-
-
-def _multiply(encoder: CharEncoder, ids_NC: Tensor, width: int) -> Tensor:
-    """`_convolve` as one product: all filters made as wide as the widest, with zeros, which nearly all are anyway."""
-    device, table = ids_NC.device, encoder.characters
-    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else table.weight.dtype
-    convolutions = [conv for conv in encoder.convolutions if isinstance(conv, nn.Conv1d)]
-    widths = [conv.kernel_size[0] for conv in convolutions]
-    widest = max(widths)
-    kernels = [F.pad(conv.weight, (0, widest - conv.kernel_size[0])).mT.flatten(1) for conv in convolutions]
-    bias_F = torch.cat([conv.bias for conv in convolutions if conv.bias is not None])
-    x_NCE = F.embedding(ids_NC[:, :width], table.weight.to(dtype), table.padding_idx)
-    # A word that may fill its row has fewer windows of the wider filters; they run over the row's end and are left out.
-    full = width == ids_NC.shape[1]
-    if full:
-        x_NCE = F.pad(x_NCE, (0, 0, 0, widest - min(widths)))
-    windows = x_NCE.unfold(1, widest, 1).mT.flatten(2)  # (N, windows, widest * E)
-    y_NWF = F.linear(windows, torch.cat(kernels).to(dtype))
-    if full:
-        sizes = [(conv.out_channels, width - conv.kernel_size[0]) for conv in convolutions]
-        last_F = torch.cat([torch.full((number,), last, device=device) for number, last in sizes])
-        beyond_WF = torch.arange(y_NWF.shape[1], device=device)[:, None] > last_F
-        y_NWF = y_NWF.masked_fill(beyond_WF, -torch.inf)
-    best_NF: Tensor = encoder.activation(y_NWF.max(dim=1).values + bias_F)
-    return best_NF
+    def encode(self, words: Tensor, groups: Groups | None = None) -> Tensor:
+        """Vectors of the distinct words, `(N, P)`: the function of the biLM's encoder."""
+        return encode_words(self.bilm.encoder, words, groups)

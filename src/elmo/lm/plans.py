@@ -23,6 +23,7 @@ from torch import Tensor
 
 from elmo.chars import PAD
 from elmo.lm.batches import Corpus, Ints
+from elmo.lm.encoder import Groups
 from elmo.lm.optimizers import Optimizer
 from elmo.lm.settings import TrainConfig
 from elmo.lm.softmax import Samples
@@ -35,7 +36,7 @@ _EVEN = 2  # a group's longest word is taken as a multiple of this
 class Shape:
     """The sizes of a step that differ from window to window: the key of its graph."""
 
-    groups: tuple[tuple[int, int], ...]
+    groups: Groups
     """Words by length: how many each group has, and how many characters of them are read."""
     rows: int
     """R; 0 where no rows are taken out of the head."""
@@ -180,7 +181,7 @@ class Planner:
             _put(into.hits, np.stack([self._sampled.of(some, own) for some, own in zip(samples, targets, strict=True)]))
         return Plan(step, layout, buffer)
 
-    def _words(self, types: Ints) -> tuple[Ints, tuple[tuple[int, int], ...]]:
+    def _words(self, types: Ints) -> tuple[Ints, Groups]:
         """Distinct types, shortest first; and the groups that they are read in, behind their padding."""
         found = self._types.distinct([types])
         number = _rounded(len(found))
