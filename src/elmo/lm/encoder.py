@@ -71,10 +71,9 @@ def _multiply(encoder: CharEncoder, ids_NC: Tensor, groups: Groups) -> Tensor:
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else table.weight.dtype
     widths = [conv.kernel_size[0] for conv in convolutions]
     widest, narrowest = max(widths), min(widths)
-    widths_F = torch.cat(
-        [torch.full((conv.out_channels,), conv.kernel_size[0], device=device) for conv in convolutions]
-    )
-    kernel_FK = torch.cat([F.pad(conv.weight, (0, widest - conv.kernel_size[0])) for conv in convolutions])
+    both = list(zip(convolutions, widths, strict=True))
+    widths_F = torch.cat([torch.full((conv.out_channels,), own, device=device) for conv, own in both])
+    kernel_FK = torch.cat([F.pad(conv.weight, (0, widest - own)) for conv, own in both])
     kernel_FK = kernel_FK.to(dtype).mT.flatten(1)  # K = widest * E
     bias_F = torch.cat([conv.bias for conv in convolutions if conv.bias is not None])
     vectors = table.weight.to(dtype)

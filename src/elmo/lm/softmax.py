@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -200,9 +201,11 @@ def sampled_losses(rows: Rows, n_words: int, h_NP: Tensor, targets_N: Tensor, sa
     return F.softplus(torch.logsumexp(sampled_NS.to(true_N.dtype), dim=-1) - true_N)
 
 
+@cache
 def has_triton() -> bool:
-    """Whether there is what compiles kernels for a GPU."""
-    return importlib.util.find_spec("triton") is not None
+    """Whether there is what compiles kernels for a GPU, and no GPU that is too old for it."""
+    there = importlib.util.find_spec("triton") is not None
+    return there and not (torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0))
 
 
 def fused_losses(

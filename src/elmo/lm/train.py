@@ -17,6 +17,10 @@ Slurm, Kubernetes and what the published model costs.
 A step draws everything random (samples, dropout) from seed and step, and its text from the number of its window. So
 weights, optimizer, LSTM state and the number of the step are all there is to a run: see `checkpoint.py`. Saving,
 printing and stopping live in the caller (`run.py`).
+
+There are two ways to take a step. `Training.advance` asks the device as it goes and waits for it: on a CPU, between
+several devices, in parts, for the adaptive softmax. On one GPU with Triton the reader's thread plans a step
+(`plans.py`) and it is launched whole (`graphs.py`). The two compute the same.
 """
 
 from __future__ import annotations
@@ -108,6 +112,8 @@ class Training:
                 f"train.accumulate is {config.train.accumulate}: the {last - first} rows of a device cannot be "
                 "divided by it"
             )
+        if ranks.device.type == "cuda" and ranks.device.index is not None:
+            torch.cuda.set_device(ranks.device)  # Triton launches on the current one
         self.config, self.corpus, self.ranks = config, corpus, ranks
         _check_fits(config, corpus)
         self.start = None if lm is None else _fingerprint(lm)
