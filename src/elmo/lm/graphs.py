@@ -128,14 +128,15 @@ class Stepper:
     def take(self, layout: Layout, inputs: Inputs) -> None:
         """A whole step: what a graph holds."""
         losses_2, gradients, state = self.gradients(layout, inputs)
-        size = norm([gradient.value for gradient in gradients])
-        self._sound.logical_and_(torch.isfinite(losses_2.sum() + size))
-        most = self._config.optimizer.clip
-        scale = torch.where(self._sound, most / size.clamp(min=most), 0.0)
-        self._optimizer.apply_planned(gradients, scale, inputs.rates)
-        self.state.m.copy_(torch.where(self._sound, state.m, self.state.m))
-        self.state.c.copy_(torch.where(self._sound, state.c, self.state.c))
-        self._results.copy_(torch.cat([losses_2, size[None]]))
+        with torch.no_grad():
+            size = norm([gradient.value for gradient in gradients])
+            self._sound.logical_and_(torch.isfinite(losses_2.sum() + size))
+            most = self._config.optimizer.clip
+            scale = torch.where(self._sound, most / size.clamp(min=most), 0.0)
+            self._optimizer.apply_planned(gradients, scale, inputs.rates)
+            self.state.m.copy_(torch.where(self._sound, state.m, self.state.m))
+            self.state.c.copy_(torch.where(self._sound, state.c, self.state.c))
+            self._results.copy_(torch.cat([losses_2, size[None]]))
 
     def _capture(self, run: _Run) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
