@@ -71,9 +71,9 @@ def host(training: Training) -> tuple[float, float, list[object]]:
 
 def parts(training: Training) -> Iterator[tuple[str, Callable[[], None]]]:
     """The parts of a step, forward and back."""
-    stepper, lm, config = training.stepper, training.lm, training.config
+    stepper, lm, config, device = training.stepper, training.lm, training.config, training.ranks.device
     plan = training.planner(next(training.stream()), 1)
-    inputs = plan.layout.split(plan.buffer.to(training.ranks.device))
+    inputs = plan.layout.split(plan.buffer.to(device))
     window = stepper.window(plan.layout, inputs)
     _, T, B = inputs.inputs.shape
     P = config.model.lstm.projection_dim
@@ -83,7 +83,7 @@ def parts(training: Training) -> Iterator[tuple[str, Callable[[], None]]]:
     def encode(products: bool) -> Callable[[], None]:
         def work() -> None:
             encoder_of_training._AS_PRODUCTS = products
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast(device.type, torch.bfloat16):
                 vectors = lm.encode(window.words, window.groups)
             torch.autograd.grad(vectors.float().sum(), list(encoder.parameters()))
 
@@ -92,7 +92,7 @@ def parts(training: Training) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "encoder, as products", encode(True)
     yield "encoder, cuDNN", encode(False)
     encoder_of_training._AS_PRODUCTS = True
-    x_2TBP = torch.randn(2, T, B, P, device="cuda", requires_grad=True)
+    x_2TBP = torch.randn(2, T, B, P, device=device, requires_grad=True)
 
     def lstm() -> None:
         y_2TBP: Tensor = x_2TBP
@@ -125,7 +125,7 @@ def parts(training: Training) -> Iterator[tuple[str, Callable[[], None]]]:
         Gradient(f"head.{name}", table, torch.randn_like(some), inputs.ids, inputs.count)
         for (name, table), some in zip(lm.head.named_parameters(), rows, strict=True)
     ]
-    rates = torch.zeros(3, device="cuda")
+    rates = torch.zeros(3, device=device)
 
     def update() -> None:
         size = norm([gradient.value for gradient in gradients])

@@ -324,6 +324,12 @@ class TestRun:
         assert some.step == 1
         assert math.isfinite(some.finish(some.launch(plans[1])).forward)
 
+    def test_bf16_is_near(self) -> None:
+        exact, low = (list(train(planned(train__steps=4, train__precision=kind))) for kind in ("fp32", "bf16"))
+        for one, other in zip(exact, low, strict=True):
+            assert one != other
+            assert (one.forward, one.backward) == pytest.approx((other.forward, other.backward), rel=0.01)
+
     def test_is_told_of_one_step_late_but_not_where_something_follows(self) -> None:
         some = planned(train__steps=9, train__validate_every=4, train__checkpoint_every=3)
         seen = [(type(event).__name__[0], event.step, some.step) for event in train(some)]

@@ -29,7 +29,7 @@ from elmo.lm.settings import TrainConfig
 from elmo.lm.softmax import SoftmaxHead, fused_losses, log_expected_count
 from elmo.model import State
 
-_GRAPHS = 16  # kept: a run meets a few shapes again and again
+_GRAPHS = 32  # kept: a run meets a few shapes again and again
 
 
 @dataclass(frozen=True)
