@@ -201,7 +201,7 @@ class _Row:
             pieces.append(block[:, :missing])
             self._rest = block[:, missing:]
             missing -= pieces[-1].shape[1]
-        return np.concatenate(pieces, axis=1)
+        return np.concatenate(pieces, axis=1) if len(pieces) > 1 else pieces[0]
 
 
 class TrainStream:

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmo.chars import PAD
 from elmo.config import ModelConfig
+from elmo.lm.encoder import Groups, encode_words
 from elmo.lm.recurrence import run_layer
 from elmo.lm.softmax import Head, Rows, Samples, sampled_losses
 from elmo.lstm import ProjectedLSTM
-from elmo.model import BiLM, CharEncoder, State
-
-_WORDS_OF_ONE_LENGTH = 128  # words a group; more groups save padding, fewer save calls
+from elmo.model import BiLM, State
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,12 @@ class Window:
     """`(2, B, T)`: which of the words stands where."""
     targets: Tensor
     """`(2, B, T)`: vocabulary ids of the words that come next; `PADDING` where none is counted."""
+    groups: Groups | None = None
+    """Where the words are sorted by length: how many stand together, and how many of their characters are read."""
 
     def rows(self, first: int, last: int) -> Window:
         """The same words over some of the rows."""
-        return Window(self.words, self.inputs[:, first:last], self.targets[:, first:last])
+        return Window(self.words, self.inputs[:, first:last], self.targets[:, first:last], self.groups)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, State]:
         """The top layer of each direction in its own reading order, `(2, T, B, P)`, and the state behind it."""
         with torch.autocast(window.words.device.type, torch.bfloat16, enabled=bf16):
-            vectors_NP = self.encode(window.words).float() if bf16 else self.encode(window.words)
+            vectors_NP = self.encode(window.words, window.groups)
+        vectors_NP = vectors_NP.float() if bf16 else vectors_NP
         x_2TBP = F.embedding(window.inputs.mT, vectors_NP)
         drop = dropout or (lambda x: x)
         dtype = torch.bfloat16 if bf16 else vectors_NP.dtype
@@ -129,33 +130,6 @@ class LanguageModel(nn.Module):
             cs.append(c)
         return drop(x_2TBP), State(torch.stack(ms), torch.stack(cs))
 
-    def encode(self, words: Tensor) -> Tensor:
-        """Vectors of the distinct words, `(N, P)`: the function of the biLM's encoder.
-
-        Words of like length go through the convolutions together, with only as much padding as gives one window of
-        nothing else: more of the same windows change neither a maximum nor its gradient.
-        """
-        encoder = self.bilm.encoder
-        if not isinstance(encoder, CharEncoder):
-            vectors: Tensor = encoder(words)
-            return vectors
-        assert self.config.char_cnn is not None
-        widest = max(width for width, _ in self.config.char_cnn.filters)
-        lengths, order = (words != PAD).sum(dim=1).sort(stable=True)
-        groups = torch.split(order, _WORDS_OF_ONE_LENGTH)
-        ends = [*range(_WORDS_OF_ONE_LENGTH - 1, len(order) - 1, _WORDS_OF_ONE_LENGTH), len(order) - 1]
-        longest: list[int] = lengths[ends].tolist()
-        x_NF = torch.cat(
-            [_convolve(encoder, words[group, : n + widest]) for group, n in zip(groups, longest, strict=True)]
-        )
-        for highway in encoder.highways:
-            x_NF = highway(x_NF)
-        encoded = x_NF if encoder.projection is None else encoder.projection(x_NF)
-        return F.embedding(torch.argsort(order), encoded)
-
-
-def _convolve(encoder: CharEncoder, ids_NC: Tensor) -> Tensor:
-    characters = encoder.characters(ids_NC).mT  # (N, E, C)
-    # Not amax: its gradient looks for ties, all of which are windows of the same characters.
-    best = [conv(characters).max(dim=-1).values for conv in encoder.convolutions]
-    return torch.cat([encoder.activation(one) for one in best], dim=1)
+    def encode(self, words: Tensor, groups: Groups | None = None) -> Tensor:
+        """Vectors of the distinct words, `(N, P)`: the function of the biLM's encoder."""
+        return encode_words(self.bilm.encoder, words, groups)

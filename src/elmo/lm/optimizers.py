@@ -28,6 +28,8 @@ class Gradient:
     """In the weight's shape, or `(R, ...)` for its rows."""
     rows: Tensor | None = None
     """Which rows, `(R,)`, each once; None for the whole weight."""
+    count: Tensor | None = None
+    """How many of the rows there are, `(1,)`, where padding follows them."""
 
 
 class Optimizer:
@@ -55,6 +57,40 @@ class Optimizer:
         done = min(1.0, (step - settings.warmup) / max(1, self._last_step - settings.warmup))
         left = 1 - done if settings.decay == "linear" else 0.5 * (1 + math.cos(math.pi * done))
         return settings.rate * (settings.floor + (1 - settings.floor) * left)
+
+    def rates(self, step: int) -> tuple[float, float, float]:
+        """What `apply_planned` needs to know of a step: the rate, and AdamW's corrections of mean and root."""
+        settings = self._settings
+        return self.rate(step), 1 - settings.beta1**step, math.sqrt(1 - settings.beta2**step)
+
+    @torch.no_grad()
+    def apply_planned(self, gradients: Iterable[Gradient], scale: Tensor, rates: Tensor) -> None:
+        """Change the weights by Triton kernels, asking the host nothing.
+
+        Args:
+            gradients: not clipped yet; those of rows say how many are no padding.
+            scale: `()`, what the gradients are multiplied with; where it is 0, nothing changes.
+            rates: `(3,)`, of the step.
+        """
+        from elmo.lm.kernels import update_
+
+        settings = self._settings
+        for gradient in gradients:
+            rows = None
+            if gradient.rows is not None:
+                assert gradient.count is not None
+                rows = (gradient.rows, gradient.count)
+            update_(
+                gradient.weight.detach(),
+                list(self._memories(gradient.name)),
+                gradient.value.contiguous(),
+                scale,
+                rates,
+                rows=rows,
+                betas=(settings.beta1, settings.beta2),
+                epsilon=settings.epsilon,
+                decay=settings.weight_decay,
+            )
 
     @torch.no_grad()
     def apply(self, gradients: Iterable[Gradient], step: int) -> None:
@@ -92,6 +128,12 @@ class Optimizer:
 def clip(gradients: Sequence[Gradient], most: float) -> Tensor:
     """Scale gradients in place so that their norm, all together, is at most `most`; the norm that they had, `()`."""
     values = [gradient.value for gradient in gradients]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in values]))
-    torch._foreach_mul_(values, most / norm.clamp(min=most))
-    return norm
+    size = norm(values)
+    torch._foreach_mul_(values, most / size.clamp(min=most))
+    return size
+
+
+def norm(values: Sequence[Tensor]) -> Tensor:
+    """The norm of tensors, all together, `()`."""
+    size: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(values))))
+    return size

@@ -9,12 +9,16 @@ Shapes: N positions, P projection, V words of the vocabulary, S samples, R rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -49,7 +53,8 @@ class SoftmaxHead(nn.Module):
         if not torch.is_grad_enabled():
             return torch.cat([self._chunk(*chunk) for chunk in chunks])
         # Kept logits would undo the bound: they are computed again on the way back.
-        return torch.cat([checkpoint(self._chunk, *chunk, use_reentrant=False) for chunk in chunks])
+        again = [checkpoint(self._chunk, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        return torch.cat(again)
 
     def _chunk(self, h_NP: Tensor, targets_N: Tensor) -> Tensor:
         return F.cross_entropy(_wide(self.logits(h_NP)), targets_N, ignore_index=PADDING, reduction="none")
@@ -127,17 +132,22 @@ def log_uniform_samples(n_samples: int, n_words: int, rng: np.random.Generator) 
             'or softmax.kind = "full"'
         )
     draws = np.empty(0, dtype=np.int64)
+    first = np.empty(n_words, dtype=np.int64)  # when a word was drawn first; of words that were not drawn, nothing
     while True:
         more = rng.random(max(2 * n_samples, len(draws)))
         draws = np.concatenate([draws, np.exp(more * np.log(n_words + 1)).astype(np.int64) - 1])
-        words, first = np.unique(draws, return_index=True)
-        if len(words) >= n_samples:
+        times = np.arange(len(draws))
+        first[draws] = len(draws)
+        np.minimum.at(first, draws, times)
+        new = first[draws] == times
+        found = np.cumsum(new)
+        if found[-1] >= n_samples:
             break
-    tries = int(np.partition(first, n_samples - 1)[n_samples - 1]) + 1
-    return Samples(torch.from_numpy(words[first < tries]), tries)
+    tries = int(np.searchsorted(found, n_samples)) + 1
+    return Samples(torch.from_numpy(np.sort(draws[:tries][new[:tries]])), tries)
 
 
-def log_expected_count(ids: Tensor, n_words: int, tries: int) -> Tensor:
+def log_expected_count(ids: Tensor, n_words: int, tries: int | Tensor) -> Tensor:
     """Log of how often each word is expected among the samples: `ln(-expm1(t log1p(-P)))`, float64."""
     k = ids.double()
     probability = torch.log1p(1 / (k + 1)) / np.log(n_words + 1)
@@ -178,12 +188,67 @@ def sampled_losses(rows: Rows, n_words: int, h_NP: Tensor, targets_N: Tensor, sa
     true_N = (h_NP * F.embedding(true_place, rows.weight)).sum(dim=-1) + rows.bias[true_place]
     true_N = true_N - log_expected_count(targets_N, n_words, samples.tries).to(h_NP)
     correction_S = log_expected_count(samples.ids, n_words, samples.tries).to(h_NP)
-    sampled_NS = F.linear(h_NP, F.embedding(sampled_place, rows.weight), rows.bias[sampled_place] - correction_S)
     at = torch.searchsorted(samples.ids, targets_N).clamp(max=len(samples.ids) - 1)
+    if h_NP.is_cuda and has_triton():
+        hits_N = torch.where(samples.ids[at] == targets_N, at, -1).int()
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else h_NP.dtype
+        bias_S = rows.bias[sampled_place] - correction_S
+        return fused_losses(h_NP, F.embedding(sampled_place, rows.weight), bias_S, true_N, hits_N, dtype)
+    sampled_NS = F.linear(h_NP, F.embedding(sampled_place, rows.weight), rows.bias[sampled_place] - correction_S)
     (hit,) = torch.nonzero(samples.ids[at] == targets_N, as_tuple=True)
     sampled_NS = sampled_NS.index_put((hit, at[hit]), sampled_NS.new_tensor(torch.finfo(sampled_NS.dtype).min))
     # ln(e^true + sum e^sampled) - true, without putting the two side by side.
     return F.softplus(torch.logsumexp(sampled_NS.to(true_N.dtype), dim=-1) - true_N)
+
+
+@cache
+def has_triton() -> bool:
+    """Whether there is what compiles kernels for a GPU, and no GPU that is too old for it."""
+    there = importlib.util.find_spec("triton") is not None
+    return there and not (torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0))
+
+
+def fused_losses(
+    h_NP: Tensor, weight_SP: Tensor, bias_S: Tensor, true_N: Tensor, hits_N: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The sampled softmax loss of each position, `(N,)`, by Triton kernels: `sampled_losses` once its rows are found.
+
+    Args:
+        h_NP: what predicts.
+        weight_SP: the samples' rows.
+        bias_S: their biases, less the log of their expected counts.
+        true_N: the targets' logits, less the log of their expected counts.
+        hits_N: which of the samples a position's target is, -1 if none; int32.
+        dtype: of the products; all else is float32.
+    """
+    run: Callable[..., Tensor] = _Fused.apply  # untyped
+    return run(h_NP, weight_SP, bias_S, true_N, hits_N, dtype)
+
+
+class _Fused(Function):
+    """Keeps the logits, the largest tensor of a step, in the products' precision and turns them into their gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h_NP: Tensor, weight_SP: Tensor, bias_S: Tensor, true_N: Tensor, hits_N: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        from elmo.lm.kernels import softmax_rows
+
+        h, weight = h_NP.to(dtype), weight_SP.to(dtype)
+        logits_NS = h @ weight.T
+        losses_N, lse_N = softmax_rows(logits_NS, bias_S, true_N, hits_N)
+        ctx.save_for_backward(h, weight, bias_S, true_N, hits_N, logits_NS, lse_N)
+        return losses_N
+
+    @staticmethod
+    def backward(ctx: Any, dlosses_N: Tensor) -> tuple[Tensor | None, ...]:
+        from elmo.lm.kernels import softmax_slopes_
+
+        h, weight, bias_S, true_N, hits_N, logits_NS, lse_N = ctx.saved_tensors
+        slopes_N = dlosses_N * torch.sigmoid(lse_N - true_N)
+        softmax_slopes_(logits_NS, bias_S, hits_N, lse_N, slopes_N)
+        dh, dweight = logits_NS @ weight, logits_NS.T @ h
+        return dh.float(), dweight.float(), logits_NS.sum(dim=0, dtype=torch.float32), -slopes_N, None, None
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -17,15 +17,21 @@ Slurm, Kubernetes and what the published model costs.
 A step draws everything random (samples, dropout) from seed and step, and its text from the number of its window. So
 weights, optimizer, LSTM state and the number of the step are all there is to a run: see `checkpoint.py`. Saving,
 printing and stopping live in the caller (`run.py`).
+
+There are two ways to take a step. `Training.advance` asks the device as it goes and waits for it: on a CPU, between
+several devices, in parts, for the adaptive softmax. On one GPU with Triton the reader's thread plans a step
+(`plans.py`) and it is launched whole (`graphs.py`). The two compute the same.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -34,10 +40,21 @@ from torch import Tensor
 from elmo.errors import ElmoError
 from elmo.lm.batches import Corpus, Ints, TrainStream, Windows, validation_windows
 from elmo.lm.distributed import Ranks
+from elmo.lm.graphs import Late, Stepper
 from elmo.lm.network import Dropout, LanguageModel, Sampling, Window
 from elmo.lm.optimizers import Gradient, Optimizer, clip
+from elmo.lm.plans import Plan, Planner
 from elmo.lm.settings import TrainConfig
-from elmo.lm.softmax import AdaptiveHead, Head, Rows, SoftmaxHead, log_uniform_samples, take_rows
+from elmo.lm.softmax import (
+    AdaptiveHead,
+    Head,
+    Rows,
+    Samples,
+    SoftmaxHead,
+    has_triton,
+    log_uniform_samples,
+    take_rows,
+)
 from elmo.model import BiLM, State
 
 
@@ -95,6 +112,8 @@ class Training:
                 f"train.accumulate is {config.train.accumulate}: the {last - first} rows of a device cannot be "
                 "divided by it"
             )
+        if ranks.device.type == "cuda" and ranks.device.index is not None:
+            torch.cuda.set_device(ranks.device)  # Triton launches on the current one
         self.config, self.corpus, self.ranks = config, corpus, ranks
         _check_fits(config, corpus)
         self.start = None if lm is None else _fingerprint(lm)
@@ -105,6 +124,9 @@ class Training:
         self.windows = Windows(corpus, characters=config.model.char_cnn is not None, device=ranks.device)
         self.steps = config.train.steps or config.train.epochs * self.stream().windows_an_epoch
         self.optimizer = Optimizer(config.optimizer, self.lm.named_parameters(), last_step=self.steps)
+        alone = ranks.size == config.train.accumulate == 1
+        self.planned = ranks.device.type == "cuda" and alone and config.softmax.kind != "adaptive" and has_triton()
+        """Whether steps are planned on the host and launched whole (`graphs.py`)."""
 
     @property
     def positions_a_step(self) -> int:
@@ -129,6 +151,33 @@ class Training:
         """A window as the parts that it is computed in."""
         return [self.windows(part) for part in np.split(streams_4BT, self.config.train.accumulate, axis=1)]
 
+    @cached_property
+    def planner(self) -> Planner:
+        """What plans steps."""
+        draw = self._samples if self.config.softmax.kind == "sampled" else None
+        return Planner(self.config, self.corpus, self.optimizer, draw, pinned=self.ranks.device.type == "cuda")
+
+    @cached_property
+    def stepper(self) -> Stepper:
+        """What takes planned steps."""
+        return Stepper(self.config, self.corpus, self.lm, self.optimizer, self.state, bf16=self._bf16)
+
+    def launch(self, plan: Plan) -> Late:
+        """Launch a planned step: what `advance` does, but without waiting for its outcome (see `finish`)."""
+        assert plan.step == self.step + 1, "plans are taken in their order"
+        late = self.stepper.start(plan, self.state, seed=self._dropout_seed(plan.step))
+        self.state, self.step = self.stepper.state, plan.step
+        return late
+
+    def finish(self, late: Late) -> Stepped:
+        """Wait for the outcome of a step that was launched."""
+        try:
+            return self._stepped(late.step, *late.wait())
+        except ElmoError:
+            self.stepper.revive()
+            self.step = late.step - 1
+            raise
+
     def advance(self, parts: list[Window]) -> Stepped:
         """Take a step: the gradient of `loss * unroll_steps`, where the loss is half the sum of the directions'."""
         number = self.step + 1
@@ -149,7 +198,13 @@ class Training:
         gradients = self._gradients(None if sampling is None else sampling.rows)
         self.ranks.average_([losses, *(gradient.value for gradient in gradients)])
         norm = clip(gradients, self.config.optimizer.clip)
-        forward, backward, size = torch.cat([losses, norm[None]]).tolist()
+        stepped = self._stepped(number, *torch.cat([losses, norm[None]]).tolist())
+        self.optimizer.apply(gradients, number)
+        self.state, self.step = State.join(states), number
+        return stepped
+
+    def _stepped(self, number: int, forward: float, backward: float, size: float) -> Stepped:
+        """A step's outcome, refused if it is no number."""
         if not math.isfinite(forward + backward + size):
             what = "loss" if not math.isfinite(forward + backward) else "gradient"
             raise ElmoError(
@@ -157,14 +212,17 @@ class Training:
                 f"the gradient {size:g}); the weights were left as they were. A lower optimizer.rate or "
                 "optimizer.clip, or a warm-up, may help"
             )
-        self.optimizer.apply(gradients, number)
-        self.state, self.step = State.join(states), number
         return Stepped(number, forward, backward, size, self.optimizer.rate(number))
 
     @property
     def validates_now(self) -> bool:
         """Whether a validation follows the step that was taken last."""
         return self.step % self.config.train.validate_every == 0 or self.step == self.steps
+
+    @property
+    def settles_now(self) -> bool:
+        """Whether the step that was taken last must be over before the next: it is validated or saved."""
+        return self.validates_now or self.step % self.config.train.checkpoint_every == 0
 
     @torch.no_grad()
     def validate(self) -> Validated:
@@ -193,25 +251,33 @@ class Training:
         precision = self.config.train.precision
         return precision == "bf16" or (precision == "auto" and has_bf16(self.ranks.device))
 
-    def _sampling(self, step: int, parts: list[Window]) -> Sampling | None:
-        head, settings = self.lm.head, self.config.softmax
-        if settings.kind != "sampled":
-            return None
-        assert isinstance(head, SoftmaxHead)
+    def _samples(self, step: int) -> tuple[Samples, Samples]:
+        """Each direction's samples of a step, on the host."""
         forward, backward = (
             log_uniform_samples(
-                settings.samples,
-                head.n_words,
+                self.config.softmax.samples,
+                self.lm.head.n_words,
                 np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=(0, step, direction))),
-            ).to(self.ranks.device)
+            )
             for direction in range(2)
         )
+        return forward, backward
+
+    def _sampling(self, step: int, parts: list[Window]) -> Sampling | None:
+        head = self.lm.head
+        if self.config.softmax.kind != "sampled":
+            return None
+        assert isinstance(head, SoftmaxHead)
+        forward, backward = (samples.to(self.ranks.device) for samples in self._samples(step))
         targets = self.ranks.gather(torch.cat([part.targets for part in parts], dim=1))
         return Sampling(take_rows(head, [forward.ids, backward.ids, *targets]), (forward, backward))
 
-    def _generator(self, step: int) -> torch.Generator:
+    def _dropout_seed(self, step: int) -> int:
         key = np.random.SeedSequence(self.config.seed, spawn_key=(1, step, self.ranks.rank))
-        return torch.Generator(self.ranks.device).manual_seed(int(key.generate_state(1, np.uint64)[0] >> 1))
+        return int(key.generate_state(1, np.uint64)[0] >> 1)
+
+    def _generator(self, step: int) -> torch.Generator:
+        return torch.Generator(self.ranks.device).manual_seed(self._dropout_seed(step))
 
     def _gradients(self, rows: Rows | None) -> list[Gradient]:
         found = [
@@ -287,13 +353,26 @@ def has_bf16(device: torch.device) -> bool:
 
 def train(training: Training) -> Iterator[Event]:
     """Take steps until the last one; validate every so often and at the end."""
-    stream = training.stream()
+    stream, numbers = training.stream(), itertools.count(training.step + 1)
+
+    def read() -> list[Window] | Plan:
+        number, streams = next(numbers), next(stream)
+        return training.planner(streams, number) if training.planned else training.parts(streams)
+
+    late: list[Late] = []
     # One thread reads the next window while this one is computed: its order is the stream's, whatever the timing.
     with ThreadPoolExecutor(1) as reader:
-        upcoming = reader.submit(lambda: training.parts(next(stream)))
+        upcoming = reader.submit(read)
         while training.step < training.steps:
-            parts = upcoming.result()
-            upcoming = reader.submit(lambda: training.parts(next(stream)))
-            yield training.advance(parts)
+            ready = upcoming.result()
+            upcoming = reader.submit(read)
+            if isinstance(ready, Plan):
+                late.append(training.launch(ready))
+                # A step is told of when the next is under way, so that the device never waits for the host; unless
+                # something is about to be done with what it has left behind.
+                while len(late) > (0 if training.settles_now else 1):
+                    yield training.finish(late.pop(0))
+            else:
+                yield training.advance(ready)
             if training.validates_now:
                 yield training.validate()
