@@ -363,7 +363,7 @@ def gates_tile(rows: int, dtype: torch.dtype) -> Tile:
         return Tile(16 if rows <= 16 else 32, 16, 32, 4, 2)
     if rows <= 64:
         return Tile(max(16, triton.next_power_of_2(rows)), 32, 64, 4, 3)
-    return Tile(128, 32, 64, 4, 3)
+    return Tile(128, 32, 64, 8 if rows <= 128 else 4, 3)
 
 
 def project_tile(rows: int, dtype: torch.dtype) -> Tile:
@@ -373,7 +373,7 @@ def project_tile(rows: int, dtype: torch.dtype) -> Tile:
     if rows <= 64:
         return Tile(max(16, triton.next_power_of_2(rows)), 64, 128, 4, 3, 4)
     if rows <= 256:
-        return Tile(64, 64, 128, 4, 3, 2 if rows <= 128 else 1)
+        return Tile(128, 32, 128, 4, 3, 2) if rows <= 128 else Tile(64, 64, 128, 4, 3)
     return Tile(64, 128, 128, 4, 3) if rows <= 512 else Tile(128, 128, 64, 8, 4)
 
 

@@ -9,7 +9,6 @@ Shapes: N positions or words, W windows of a word, F filters, S samples, R rows 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -23,7 +22,7 @@ _LOWEST = tl.constexpr(-1e30)  # a logit that adds nothing, and unlike -inf no N
 
 
 @triton.jit
-def _maximum(y: Any, counts: Any, best: Any, places: Any, W: tl.constexpr, F: tl.constexpr, BLOCK: tl.constexpr):
+def _maximum(y, counts, best, places, W: tl.constexpr, F: tl.constexpr, BLOCK: tl.constexpr):
     word = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(counts + at, mask=at < F, other=0)
@@ -40,7 +39,7 @@ def _maximum(y: Any, counts: Any, best: Any, places: Any, W: tl.constexpr, F: tl
 
 
 @triton.jit
-def _spread(slopes: Any, places: Any, out: Any, W: tl.constexpr, F: tl.constexpr, BLOCK: tl.constexpr):
+def _spread(slopes, places, out, W: tl.constexpr, F: tl.constexpr, BLOCK: tl.constexpr):
     word = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     slope = tl.load(slopes + word * F + at, mask=at < F, other=0.0)
@@ -68,7 +67,7 @@ def spread(slopes_NF: Tensor, place_NF: Tensor, windows: int) -> Tensor:
 
 
 @triton.jit
-def _gate(carry: Any, transform: Any, x: Any, y: Any, n: Any, BLOCK: tl.constexpr):
+def _gate(carry, transform, x, y, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     g = tl.sigmoid(tl.load(carry + at, mask=at < n, other=0.0).to(tl.float32))
     t = tl.load(transform + at, mask=at < n, other=0.0).to(tl.float32)
@@ -79,7 +78,7 @@ def _gate(carry: Any, transform: Any, x: Any, y: Any, n: Any, BLOCK: tl.constexp
 
 @triton.jit
 def _gate_slopes(
-    carry: Any, transform: Any, x: Any, dy: Any, dcarry: Any, dtransform: Any, dx: Any, n: Any, BLOCK: tl.constexpr
+    carry, transform, x, dy, dcarry, dtransform, dx, n, BLOCK: tl.constexpr
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     g = tl.sigmoid(tl.load(carry + at, mask=at < n, other=0.0).to(tl.float32))
@@ -108,7 +107,7 @@ def gate_slopes(carry: Tensor, transform: Tensor, x: Tensor, dy: Tensor) -> tupl
 
 @triton.jit
 def _softmax_rows(
-    logits: Any, bias: Any, true: Any, hits: Any, lse: Any, losses: Any, S: tl.constexpr, BLOCK: tl.constexpr
+    logits, bias, true, hits, lse, losses, S: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0)
     hit = tl.load(hits + row)
@@ -131,7 +130,7 @@ def _softmax_rows(
 
 
 @triton.jit
-def _softmax_slopes(logits: Any, bias: Any, hits: Any, lse: Any, slopes: Any, S: tl.constexpr, BLOCK: tl.constexpr):
+def _softmax_slopes(logits, bias, hits, lse, slopes, S: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     place = logits + row.to(tl.int64) * S + at
@@ -175,20 +174,20 @@ def softmax_slopes_(logits_NS: Tensor, bias_S: Tensor, hits_N: Tensor, lse_N: Te
 
 @triton.jit
 def _update(
-    weight: Any,
-    first: Any,  # Adagrad's sums of squares, AdamW's means
-    second: Any,  # AdamW's squares
-    gradient: Any,
-    ids: Any,
-    count: Any,
-    scale: Any,
-    rates: Any,
-    columns: Any,
-    new_mean: Any,
-    keep_square: Any,
-    new_square: Any,
-    epsilon: Any,
-    decay: Any,
+    weight,
+    first,  # Adagrad's sums of squares, AdamW's means
+    second,  # AdamW's squares
+    gradient,
+    ids,
+    count,
+    scale,
+    rates,
+    columns,
+    new_mean,
+    keep_square,
+    new_square,
+    epsilon,
+    decay,
     ADAGRAD: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
