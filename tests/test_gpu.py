@@ -67,12 +67,20 @@ def test_scores_are_the_same_on_a_gpu() -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("layers", ["average", "all", "top", "mix", 1, [2, 0]])
-@pytest.mark.parametrize("pool", [None, "mean", "max"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("layers", "pool", "dtype"),
+    [
+        ("average", None, "float16"),
+        ("all", "mean", "float32"),
+        ("top", "max", "float32"),
+        ("mix", None, "float32"),
+        (1, "mean", "float16"),
+        ([2, 0], None, "float32"),
+    ],
+)
 def test_what_is_done_on_the_gpu_is_what_is_done_here(layers: Any, pool: Any, dtype: Any) -> None:
     model = elmo.load()
-    sentences = [f"{sentence} {i}" for i in range(100) for sentence in SENTENCES]
+    sentences = [f"{sentence} {i}" for i in range(20) for sentence in SENTENCES]
     for state in ("zero", "carry"):
         asked = EmbedSettings(layers=layers, pool=pool, dtype=dtype, state=state, batch_size=7, batch_tokens=200)
         expected = Embedder(model, asked).embed(sentences)

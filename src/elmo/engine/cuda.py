@@ -18,11 +18,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmo.config import LSTMConfig, ModelConfig
@@ -74,8 +75,7 @@ class CudaEngine:
         ids = ids.to(self._device, torch.int32, non_blocking=True)
         low = self._dtype == torch.bfloat16
         with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=low):
-            encode = _convolved if isinstance(self._encoder, CharEncoder) else _looked_up
-            vectors = [encode(self._encoder, piece).float() for piece in torch.split(ids, _WORDS_AT_ONCE)]
+            vectors = [_encoded(self._encoder, piece).float() for piece in torch.split(ids, _WORDS_AT_ONCE)]
         return torch.cat(vectors) if vectors else torch.zeros(0, self._config.lstm.projection_dim, device=self._device)
 
     def contextualise(
@@ -123,13 +123,15 @@ class CudaEngine:
         """Make the device the one that kernels are launched on."""
         return torch.cuda.device(self._device) if self._gpu else nullcontext()
 
-    def _ints(self, values: Int64s) -> Tensor:
+    def _ints(self, values: NDArray[np.integer[Any]]) -> Tensor:
         tensor = torch.from_numpy(values)
         return tensor.pin_memory().to(self._device, non_blocking=True) if self._gpu else tensor
 
     def _room_for(self, rows: int, tokens: int) -> _Room:
         if rows > self._room.rows or tokens > self._room.tokens:
-            rows, tokens = (max(was, _power(now)) for was, now in ((self._room.rows, rows), (self._room.tokens, tokens)))
+            rows, tokens = (
+                max(was, _power(now)) for was, now in ((self._room.rows, rows), (self._room.tokens, tokens))
+            )
             self._graphs.clear()
             self._room = self._new_room()  # so that there is one, should there be no memory for the next
             self._room = self._new_room(rows, tokens)
@@ -211,10 +213,16 @@ class CudaEngine:
         room.time.fill_(room.tokens)
         room.count.fill_(0)
         self._work(key)
-        torch.cuda.synchronize(self._device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may use the GPU meanwhile
-            self._work(key)
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of PyTorch
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):  # not torch.cuda.graph, which gives memory back first, at some cost
+            graph.capture_begin(capture_error_mode="thread_local")  # other threads may use the GPU meanwhile
+            try:
+                self._work(key)
+            finally:
+                graph.capture_end()
+        here.wait_stream(aside)
         room.table[:2, 0] = now
         return graph
 
@@ -280,7 +288,9 @@ class _Weights:
             return torch.stack([torch.stack([get(one).to(device, dtype) for one in layer]) for layer in both])
 
         def kernel(weights: LSTMWeights) -> Tensor:
-            return torch.cat([triton_lstm.pack(part().to(device, dtype)) for part in (weights.inputs, weights.recurrent)])
+            return torch.cat(
+                [triton_lstm.pack(part().to(device, dtype)) for part in (weights.inputs, weights.recurrent)]
+            )
 
         def projection(weights: LSTMWeights) -> Tensor:
             found = weights.projection()
@@ -407,19 +417,18 @@ def _encoder(config: ModelConfig, read: Read, device: torch.device) -> CharEncod
     return encoder.requires_grad_(False)
 
 
-def _looked_up(table: Tensor, ids_N: Tensor) -> Tensor:
-    return F.embedding(ids_N, table)
-
-
-def _convolved(encoder: CharEncoder, ids_NC: Tensor) -> Tensor:
-    """The encoder's function; convolutions as products, which are faster than cuDNN's for 16 channels."""
-    characters_NCE = encoder.characters(ids_NC)
+def _encoded(encoder: CharEncoder | Tensor, ids: Tensor) -> Tensor:
+    """The encoder's function; convolutions as products, which are faster than cuDNN's for so few channels."""
+    if isinstance(encoder, Tensor):
+        return F.embedding(ids, encoder)
+    characters_NCE = encoder.characters(ids)
     best = []
     for conv in encoder.convolutions:
-        width = conv.weight.shape[2]
-        windows = characters_NCE.unfold(1, width, 1).flatten(2)  # (N, positions, E * width)
+        assert isinstance(conv, nn.Conv1d)
+        assert conv.bias is not None
+        windows = characters_NCE.unfold(1, conv.kernel_size[0], 1).flatten(2)  # (N, positions, E * width)
         best.append(F.linear(windows, conv.weight.flatten(1)).amax(dim=1).float() + conv.bias)
-    x_NF = encoder.activation(torch.cat(best, dim=1))
+    x_NF: Tensor = encoder.activation(torch.cat(best, dim=1))
     for highway in encoder.highways:
         x_NF = highway(x_NF)
     return x_NF if encoder.projection is None else encoder.projection(x_NF)

@@ -1,4 +1,4 @@
-"""Launches `resident.cu`: an LSTM layer over a few rows with its weights on the chip, compiled on first use by NVRTC."""
+"""Launches `resident.cu`: a layer over few rows with its weights on the chip, compiled on first use by NVRTC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ ROWS = 32
 """At most, in a launch."""
 
 _WARPS, _OUTPUTS, _CELLS = 16, 8, 64
-_SHARED = 227 * 1024  # bytes of a block on a Hopper
+_HOPPER = 9  # its compute capability
+_SHARED = 227 * 1024  # bytes that a block has of it there
 _TILE = 512 * _WARPS  # bytes of it that a tile of 16 inputs of a block's recurrent weights takes
 _COOPERATIVE_ERROR = "the GPU did not take a launch of all blocks at once (CUDA error {})"
 
@@ -27,7 +28,7 @@ def fits(projection: int, cells: int, device: torch.device) -> bool:
     properties = torch.cuda.get_device_properties(device)
     blocks = 2 * projection // _OUTPUTS
     return (
-        properties.major == 9  # noqa: PLR2004
+        properties.major == _HOPPER
         and cells == _CELLS * projection // _OUTPUTS
         and projection in (128, 256, 512)
         and blocks <= properties.multi_processor_count
@@ -46,9 +47,7 @@ class ResidentLSTM:
         rows, columns = projection_places(self._projection, gates // 4)
         self._outward = projection_2DP[:, _on(rows, projection_2DP), _on(columns, projection_2DP)].bfloat16()
 
-    def __call__(
-        self, *tensors: Tensor | None, rows: int, cell_clip: float | None, proj_clip: float | None
-    ) -> None:
+    def __call__(self, *tensors: Tensor | None, rows: int, cell_clip: float | None, proj_clip: float | None) -> None:
         """Run over steps of at most `rows` rows: the tensors are those of `resident.cu` from `bias` to `counters`."""
         _, z, _, m, _, y, *_ = tensors
         assert z is not None
@@ -114,7 +113,7 @@ def _kernel(projection: int, n_eights: int, device: int) -> Any:
     """The kernel for a size, as a function of tensors, whole numbers and numbers."""
     text, shared = source(projection, n_eights)
     with torch.cuda.device(device):
-        kernel = torch.cuda._compile_kernel(text, "resident_lstm")  # type: ignore[attr-defined]
+        kernel = torch.cuda._compile_kernel(text, "resident_lstm")
         kernel.set_shared_memory_config(shared)
     library = ctypes.CDLL("libcuda.so.1")
 

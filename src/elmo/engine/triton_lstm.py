@@ -262,9 +262,7 @@ def gates_backward_kernel(
     carried = dc + (wide * B + r)[:, None] * D + cell
     dh = tl.zeros((BM, BC), dtype=tl.float32)
     for k in range(0, P, BK):
-        dh = tl.dot(
-            dm.load([(d * T + t) * B + first, k]), w.load([d * D + tile * BC, k]).T, dh, input_precision="ieee"
-        )
+        dh = tl.dot(dm.load([(d * T + t) * B + first, k]), w.load([d * D + tile * BC, k]).T, dh, input_precision="ieee")
     i, j, f, o = _gates_of(tl.load(gates, mask=inside, other=0.0).to(tl.float32), BM, BC)
     i, j, f, o = _sigmoid(i, FAST), _tanh(j, FAST), _sigmoid(f, FAST), _sigmoid(o, FAST)
     c_now = tl.load(before + 2 * B * D, mask=inside, other=0.0)

@@ -63,7 +63,7 @@ class GpuRecurrence(Function):
         return y_2TBP, last
 
     @staticmethod
-    def backward(ctx: Any, dy_2TBP: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy_2TBP: Tensor, _dc: Tensor | None) -> tuple[Tensor | None, ...]:
         """Gradients of input, kernel, bias and projection."""
         clips: Clips = ctx.clips
         w, projection, a, z, hs, cs, y = ctx.saved_tensors

@@ -77,9 +77,7 @@ def _gate(carry, transform, x, y, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _gate_slopes(
-    carry, transform, x, dy, dcarry, dtransform, dx, n, BLOCK: tl.constexpr
-):
+def _gate_slopes(carry, transform, x, dy, dcarry, dtransform, dx, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     g = tl.sigmoid(tl.load(carry + at, mask=at < n, other=0.0).to(tl.float32))
     t = tl.load(transform + at, mask=at < n, other=0.0).to(tl.float32)
@@ -106,9 +104,7 @@ def gate_slopes(carry: Tensor, transform: Tensor, x: Tensor, dy: Tensor) -> tupl
 
 
 @triton.jit
-def _softmax_rows(
-    logits, bias, true, hits, lse, losses, S: tl.constexpr, BLOCK: tl.constexpr
-):
+def _softmax_rows(logits, bias, true, hits, lse, losses, S: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     hit = tl.load(hits + row)
     most = tl.full([BLOCK], _LOWEST, tl.float32)
