@@ -79,7 +79,7 @@ class Stepper:
         self._config, self._lm, self._optimizer, self._bf16 = config, lm, optimizer, bf16
         self._device = state.m.device
         if config.model.char_cnn is not None:
-            words = torch.from_numpy(np.ascontiguousarray(corpus.characters(), dtype=np.int16))
+            words = torch.from_numpy(np.array(corpus.characters(), dtype=np.int16))
         else:
             words = torch.from_numpy(np.asarray(corpus.targets()).astype(np.int32) + 1)
         self._words = words.to(self._device)
