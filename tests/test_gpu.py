@@ -5,6 +5,7 @@ The last run is kept in benchmarks/results/gpu-equality.md.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,7 +120,9 @@ def test_nothing_but_the_vectors_is_waited_for(state: Any, pool: Any) -> None:
     asked = EmbedSettings(state=state, pool=pool, batch_tokens=200, batch_size=7)
     embedder = Embedder(elmo.load(), asked, device="cuda")
     embedder._engine = EmptyEngine(embedder.config)  # type: ignore[assignment]  # always told which layers
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is a prototype, says PyTorch
+        torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(2):  # with new words and with known ones
             assert len(embedder.embed(SENTENCES * 50)) == len(SENTENCES) * 50

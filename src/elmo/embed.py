@@ -18,13 +18,10 @@ import hashlib
 import itertools
 import json
 import operator
-import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, SupportsIndex, TypedDict, cast, get_args
 
 import numpy as np
@@ -72,7 +69,7 @@ _CPU = _Limits(batch_tokens=2**11, batch_rows=2**11, window_bytes=2**24, window_
 _GPU = _Limits(batch_tokens=2**14, batch_rows=2**11, window_bytes=2**31, window_batches=4, cache_bytes=2**28, ahead=2)
 
 _CACHE_BYTES_A_WORD = 256  # what a word costs there beside its vector: its string and its place in the order
-_CUT_AT_ONCE = 64  # sentences
+_CUT_AT_ONCE = 64  # sentences whose vectors, from a GPU, share memory
 _BOS, _EOS = 0, 1  # the boundaries' places among the distinct words of a window
 
 _NAMED_LAYERS = ("all", "average", "top", "mix")
@@ -401,13 +398,15 @@ class Embedder:
         ends = np.cumsum(lengths).tolist()
 
         def cut() -> list[Vectors]:
-            flat, spans = tokens.numpy(), list(zip([0, *ends], ends, strict=False))
-
-            def copies(some: list[tuple[int, int]]) -> list[Vectors]:
-                return [flat[..., start:end, :].copy() for start, end in some]
-
-            shares = [spans[at : at + _CUT_AT_ONCE] for at in range(0, len(spans), _CUT_AT_ONCE)]
-            return list(itertools.chain.from_iterable(_cutters().map(copies, shares)))
+            flat, spans, vectors = tokens.numpy(), list(zip([0, *ends], ends, strict=False)), []
+            for at in range(0, len(spans), _CUT_AT_ONCE):
+                some = spans[at : at + _CUT_AT_ONCE]
+                begin = some[0][0]
+                # Copies, since a view would keep the whole batch alive, but of some sentences together: small pieces
+                # of new memory cost eight times as much.
+                copied = flat[..., begin : some[-1][1], :].copy()
+                vectors += [copied[..., start - begin : end - begin, :] for start, end in some]
+            return vectors
 
         return cut
 
@@ -439,16 +438,6 @@ class Embedder:
         else:
             ids = words_to_ids(words, self.config.char_cnn.max_characters_per_token)
         return self._engine.encode(_to(ids, self.device))
-
-
-@cache
-def _cutters() -> ThreadPoolExecutor:
-    """Threads that copy what came from a GPU: it is new memory, which one thread fills more slowly than a GPU does."""
-    return ThreadPoolExecutor(4, thread_name_prefix="elmo-cut")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_cutters.cache_clear)  # a child has none of its parent's threads
 
 
 class _Started:
