@@ -31,10 +31,10 @@ from train_gpu import CONFIGS, LONG, make_corpus, speed
 import elmo
 from elmo.engine.cuda import CudaEngine
 from elmo.engine.precision import Steps
-from elmo.lm import recurrence
+from elmo.lm import layer
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
-from elmo.lm.recurrence import run_layer
+from elmo.lm.layer import run_layer
 from elmo.lm.settings import TrainConfig
 from elmo.lm.train import Training, train
 from elmo.lstm import ProjectedLSTM
@@ -366,10 +366,10 @@ def follow(corpus: Corpus) -> None:
 @contextmanager
 def readable(wanted: bool) -> Iterator[None]:
     """Do without the GPU's own kernels."""
-    kept = recurrence.has_kernels  # type: ignore[attr-defined]
-    recurrence.has_kernels = (lambda *_: False) if wanted else kept  # type: ignore[attr-defined]
+    kept = layer.has_lstm_kernels  # type: ignore[attr-defined]
+    layer.has_lstm_kernels = (lambda *_: False) if wanted else kept  # type: ignore[attr-defined]
     yield
-    recurrence.has_kernels = kept  # type: ignore[attr-defined]
+    layer.has_lstm_kernels = kept  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

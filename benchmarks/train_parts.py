@@ -20,9 +20,9 @@ from train_gpu import CONFIGS, Made, make_corpus
 
 from elmo.lm import encoder as encoder_of_training
 from elmo.lm.distributed import Ranks
+from elmo.lm.layer import run_layer
 from elmo.lm.network import Dropout
 from elmo.lm.optimizers import Gradient, norm
-from elmo.lm.recurrence import run_layer
 from elmo.lm.settings import TrainConfig
 from elmo.lm.train import Stepped, Training, train
 from elmo.lstm import ProjectedLSTM

@@ -15,8 +15,8 @@ import lm_reference64 as reference
 from conftest import small_options
 from elmo.chars import words_to_ids
 from elmo.config import ModelConfig
+from elmo.lm.layer import run_layer
 from elmo.lm.network import Dropout, LanguageModel, Sampling, Window
-from elmo.lm.recurrence import run_layer
 from elmo.lm.softmax import Samples, SoftmaxHead, log_uniform_samples, take_rows
 from elmo.lstm import ProjectedLSTM
 from elmo.model import BiLM, State

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from conftest import small_options
 from elmo.chars import words_to_ids
+from elmo.engine.available import has_triton
 from elmo.errors import ElmoError
 from elmo.lm.distributed import Ranks
 from elmo.lm.encoder import FusedMaximum, gated
@@ -28,7 +29,6 @@ from elmo.lm.softmax import (
     Samples,
     SoftmaxHead,
     fused_losses,
-    has_triton,
     log_expected_count,
     sampled_losses,
     take_rows,

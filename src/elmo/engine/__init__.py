@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Literal, Protocol
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from elmo.config import ModelConfig
 from elmo.engine import compiled
+from elmo.engine.available import has_lstm_kernels
 from elmo.engine.cpu import CpuEngine, supported
 from elmo.engine.precision import Precision as Resolved
 from elmo.errors import ElmoError
@@ -23,8 +23,6 @@ Precision = Literal["auto", "fp32", "bf16", "int8"]
 _SMALL = 128  # projection; below, PyTorch's products gain little, and oneDNN's kernels take more memory than a model
 _LARGE = 256  # projection; below, PyTorch is as fast in float32 as in bfloat16
 _LARGE_COMPILED = 128  # the same for the kernels
-_OLDEST_GPU = (8, 0)  # compute capability
-_LEAST_SIZE = 64  # of a cell or a projection that the GPU's kernels know; they must be powers of 2, too
 
 
 class Engine(Protocol):
@@ -87,14 +85,6 @@ class ReferenceEngine:
         return self._bilm.contextualise(words_WP[places_BT.clamp_min(0)], places_BT >= 0, state, layers=layers)
 
 
-def has_kernels(device: torch.device, cells: int, projection: int) -> bool:
-    """Whether the GPU's kernels run on a device and know an LSTM of this size."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _OLDEST_GPU:
-        return False
-    powers = all(size >= _LEAST_SIZE and size & (size - 1) == 0 for size in (cells, projection))
-    return powers and importlib.util.find_spec("triton") is not None
-
-
 def make_engine(source: Source, precision: Precision, engine: EngineName) -> tuple[Engine, Resolved]:
     """An engine for a biLM where it is, and the precision that it has."""
     if engine == "auto" and not source.on_cpu and _on_gpu(source):
@@ -123,7 +113,7 @@ def _on_gpu(source: Source) -> bool:
     weight, lstm = next(source.bilm.parameters()), source.config.lstm
     if weight.dtype != torch.float32 or not lstm.has_projection:
         return False
-    return has_kernels(weight.device, lstm.dim, lstm.projection_dim)
+    return has_lstm_kernels(weight.device, lstm.dim, lstm.projection_dim)
 
 
 def auto_precision(config: ModelConfig) -> Resolved:

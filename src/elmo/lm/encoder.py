@@ -17,7 +17,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from elmo.chars import PAD
-from elmo.lm.softmax import has_triton
+from elmo.engine.available import has_triton
 from elmo.model import CharEncoder, Highway, WordEncoder
 
 Groups = tuple[tuple[int, int], ...]

@@ -24,7 +24,7 @@ _SPLITS = 8  # programs that share a sum, at most
 
 
 class GpuRecurrence(Function):
-    """The arguments and results of `recurrence._Recurrence`, for layers with a projection."""
+    """The arguments and results of `recurrence.Recurrence`, for layers with a projection."""
 
     @staticmethod
     def forward(

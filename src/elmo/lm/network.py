@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from elmo.config import ModelConfig
 from elmo.lm.encoder import Groups, encode_words
-from elmo.lm.recurrence import run_layer
+from elmo.lm.layer import run_layer
 from elmo.lm.softmax import Head, Rows, Samples, sampled_losses
 from elmo.lstm import ProjectedLSTM
 from elmo.model import BiLM, State

@@ -9,7 +9,6 @@ Shapes: 2 directions, T time steps, B rows, I input, P output, D cell, G = 4 * D
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from elmo.engine import has_kernels
-from elmo.lstm import FORGET_BIAS, ProjectedLSTM
+from elmo.lstm import FORGET_BIAS
 
 
 @dataclass(frozen=True)
@@ -33,36 +31,9 @@ class Clips:
     """In which the products are computed; sums, gates and cells keep the precision of the weights."""
 
 
-def run_layer(
-    forward: ProjectedLSTM, backward: ProjectedLSTM, x_2TBI: Tensor, m_2BP: Tensor, c_2BD: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one layer of each direction over its own stream from a state: `(y_2TBP, m_2BP, c_2BD)`.
+class Recurrence(Function):
+    """A layer of both directions, by PyTorch's own operations."""
 
-    The state that comes out carries no gradient.
-    """
-    kernel_2KG = torch.stack([forward.kernel, backward.kernel])
-    bias_2G = torch.stack([forward.bias, backward.bias])
-    projection_2DP = None
-    if forward.projection is not None and backward.projection is not None:
-        projection_2DP = torch.stack([forward.projection, backward.projection])
-    clips = Clips(forward.cell_clip, forward.proj_clip if projection_2DP is not None else None, dtype)
-    run: Callable[..., tuple[Tensor, Tensor]] = _function(x_2TBI, projection_2DP).apply  # untyped
-    y_2TBP, c_2BD = run(x_2TBI, kernel_2KG, bias_2G, projection_2DP, m_2BP, c_2BD, clips)
-    return y_2TBP, y_2TBP[:, -1].detach(), c_2BD
-
-
-def _function(x_2TBI: Tensor, projection_2DP: Tensor | None) -> type[Function]:
-    """The way to run a layer where it is: kernels of its own where there are some for its size."""
-    if x_2TBI.dtype != torch.float32 or projection_2DP is None:
-        return _Recurrence
-    if has_kernels(x_2TBI.device, *projection_2DP.shape[1:]):
-        from elmo.lm.gpu_recurrence import GpuRecurrence
-
-        return GpuRecurrence
-    return _Recurrence
-
-
-class _Recurrence(Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -74,6 +45,7 @@ class _Recurrence(Function):
         c_2BD: Tensor,
         clips: Clips,
     ) -> tuple[Tensor, Tensor]:
+        """Run over the window from a state: `(y_2TBP, c_2BD)`; without a projection the cell's output is y."""
         _, T, B, inputs = x_2TBI.shape
         cell = c_2BD.shape[-1]
         kernel = kernel_2KG.to(clips.dtype)
@@ -109,6 +81,7 @@ class _Recurrence(Function):
 
     @staticmethod
     def backward(ctx: Any, dy_2TBP: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Gradients of input, kernel, bias and projection."""
         clips: Clips = ctx.clips
         x_2NI, kernel, projection, gates, ms, cs, squashed, outputs = ctx.saved_tensors
         _, T, B, cell = squashed.shape

@@ -9,7 +9,6 @@ Shapes: N positions, P projection, V words of the vocabulary, S samples, R rows 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +21,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from elmo.engine.available import has_triton
 from elmo.errors import ElmoError
 
 PADDING = -1
@@ -202,12 +202,6 @@ def sampled_losses(rows: Rows, n_words: int, h_NP: Tensor, targets_N: Tensor, sa
 
 
 @cache
-def has_triton() -> bool:
-    """Whether there is what compiles kernels for a GPU, and no GPU that is too old for it."""
-    there = importlib.util.find_spec("triton") is not None
-    return there and not (torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0))
-
-
 def fused_losses(
     h_NP: Tensor, weight_SP: Tensor, bias_S: Tensor, true_N: Tensor, hits_N: Tensor, dtype: torch.dtype
 ) -> Tensor:

@@ -37,6 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmo.engine.available import has_triton
 from elmo.errors import ElmoError
 from elmo.lm.batches import Corpus, Ints, TrainStream, Windows, validation_windows
 from elmo.lm.distributed import Ranks
@@ -51,7 +52,6 @@ from elmo.lm.softmax import (
     Rows,
     Samples,
     SoftmaxHead,
-    has_triton,
     log_uniform_samples,
     take_rows,
 )
