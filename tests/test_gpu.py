@@ -1,6 +1,6 @@
 """The same vectors and scores on a GPU. CI has none: run `python tests/test_gpu.py` on a machine that has one.
 
-The last run is kept in benchmarks/results/gpu-equality.md.
+The last run is kept in benchmarks/results/gpu.md.
 """
 
 from __future__ import annotations

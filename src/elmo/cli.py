@@ -21,6 +21,7 @@ from elmo.errors import ElmoError
 
 if TYPE_CHECKING:
     from elmo.api import Model
+    from elmo.config import ModelConfig
     from elmo.embed import Embedder
     from elmo.jobs import Progress
     from elmo.lines import LineReader
@@ -205,7 +206,7 @@ def bench(
     from elmo.bench import bench as measure
 
     loaded = _load(model, options, vocab)
-    chosen: Any = tuple(precision.split(",")) if precision is not None else _precisions(device)
+    chosen: Any = tuple(precision.split(",")) if precision is not None else _precisions(loaded.config, device)
     settings = BenchSettings(
         precisions=chosen,
         at_a_time=_numbers("--at-a-time", at_a_time),
@@ -227,14 +228,16 @@ def bench(
             )
 
 
-def _precisions(device: str | None) -> tuple[str, ...]:
-    """What there is to be had on a device."""
-    from elmo.engine.cpu import supported
-    from elmo.engine.precision import PRECISIONS
+def _precisions(config: ModelConfig, device: str | None) -> tuple[str, ...]:
+    """What there is to be had for a model on a device."""
+    import torch
 
-    if device is not None and not device.startswith("cpu"):
-        return ("fp32",)
-    return ("fp32", *(precision for precision in PRECISIONS if precision != "fp32" and supported(precision)))
+    from elmo.engine import precisions
+
+    try:
+        return precisions(config, torch.device(device or "cpu"))
+    except RuntimeError as error:
+        raise ElmoError(f"device is {device!r}, which cannot be used here: {error}") from error
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
@@ -809,7 +812,7 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     facts["vocabulary"] = len(model.vocab) if model.vocab is not None else "none"
     facts["states"] = ["zero", "carry", *(["warm"] if model.warm is not None else [])]
     facts["learned mix"] = "yes" if model.mix is not None else "no (layers=mix is the average)"
-    facts["precisions here"] = list(_precisions(None))
+    facts["precisions here"] = list(_precisions(config, None))
     facts["auto precision"] = auto_precision(config)
     facts["compiled kernels"] = [p for p in PRECISIONS if compiled(p)] or "no"
     facts["language model head"] = "no" if model.head is None else f"yes, {model.head.n_words:,} words"

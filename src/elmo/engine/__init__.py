@@ -13,6 +13,7 @@ from elmo.config import ModelConfig
 from elmo.engine import compiled
 from elmo.engine.available import has_lstm_kernels
 from elmo.engine.cpu import CpuEngine, supported
+from elmo.engine.precision import PRECISIONS
 from elmo.engine.precision import Precision as Resolved
 from elmo.errors import ElmoError
 from elmo.model import BiLM, BiLMOutput, State
@@ -87,33 +88,41 @@ class ReferenceEngine:
 
 def make_engine(source: Source, precision: Precision, engine: EngineName) -> tuple[Engine, Resolved]:
     """An engine for a biLM where it is, and the precision that it has."""
-    if engine == "auto" and not source.on_cpu and _on_gpu(source):
-        device = next(source.bilm.parameters()).device
-        picked: Literal["fp32", "bf16"] = "bf16" if precision in ("auto", "bf16") else "fp32"
-        if precision == "int8":
-            raise ElmoError("precision 'int8' is not to be had on a GPU: give 'bf16' or 'fp32'")
-        from elmo.engine.cuda import CudaEngine
+    if engine == "reference":
+        return _reference(source, precision, "the reference engine")
+    if source.on_cpu:
+        resolved = auto_precision(source.config) if precision == "auto" else precision
+        small = source.config.lstm.projection_dim < _SMALL
+        if resolved == "fp32" and not compiled.compiled("fp32") and (small or not supported("fp32")):
+            return ReferenceEngine(source.bilm), resolved
+        return CpuEngine(source.config, source.read, resolved), resolved
+    weight = next(source.bilm.parameters())
+    if weight.dtype != torch.float32 or not on_gpu(source.config, weight.device):
+        return _reference(source, precision, f"{weight.dtype} weights of this size on {weight.device}")
+    if precision == "int8":
+        raise ElmoError("precision 'int8' is not to be had on a GPU: give 'bf16' or 'fp32'")
+    from elmo.engine.cuda import CudaEngine
 
-        return CudaEngine(source.config, source.read, picked, device), picked
-    if engine == "reference" or not source.on_cpu:
-        if precision not in ("auto", "fp32"):
-            weight = next(source.bilm.parameters())
-            where = "the reference engine" if engine == "reference" else f"{weight.dtype} weights on {weight.device}"
-            raise ElmoError(f"precision {precision!r} is not to be had with {where}: give 'fp32'")
-        return ReferenceEngine(source.bilm), "fp32"
-    resolved = auto_precision(source.config) if precision == "auto" else precision
-    small = source.config.lstm.projection_dim < _SMALL
-    if resolved == "fp32" and not compiled.compiled("fp32") and (small or not supported("fp32")):
-        return ReferenceEngine(source.bilm), resolved
-    return CpuEngine(source.config, source.read, resolved), resolved
+    picked: Literal["fp32", "bf16"] = "fp32" if precision == "fp32" else "bf16"
+    return CudaEngine(source.config, source.read, picked, weight.device), picked
 
 
-def _on_gpu(source: Source) -> bool:
-    """Whether the GPU's kernels can run a network where it is."""
-    weight, lstm = next(source.bilm.parameters()), source.config.lstm
-    if weight.dtype != torch.float32 or not lstm.has_projection:
-        return False
-    return has_lstm_kernels(weight.device, lstm.dim, lstm.projection_dim)
+def _reference(source: Source, precision: Precision, where: str) -> tuple[Engine, Resolved]:
+    if precision not in ("auto", "fp32"):
+        raise ElmoError(f"precision {precision!r} is not to be had with {where}: give 'fp32'")
+    return ReferenceEngine(source.bilm), "fp32"
+
+
+def on_gpu(config: ModelConfig, device: torch.device) -> bool:
+    """Whether a device is a GPU whose kernels know models of this size."""
+    return config.lstm.has_projection and has_lstm_kernels(device, config.lstm.dim, config.lstm.projection_dim)
+
+
+def precisions(config: ModelConfig, device: torch.device) -> tuple[Resolved, ...]:
+    """What there is to be had for a model on a device."""
+    if device.type == "cpu":
+        return ("fp32", *(precision for precision in PRECISIONS if precision != "fp32" and supported(precision)))
+    return ("fp32", "bf16") if on_gpu(config, device) else ("fp32",)
 
 
 def auto_precision(config: ModelConfig) -> Resolved:

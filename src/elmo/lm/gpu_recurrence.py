@@ -9,7 +9,7 @@ Shapes: 2 directions, T time steps, B rows, N = T * B, P input and output, D cel
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -88,9 +88,12 @@ class GpuRecurrence(Function):
         return dx, dkernel, dbias, dprojection, None, None, None
 
 
-@lru_cache(maxsize=8)
+@cache
 def _tables(T: int, B: int, P: int, device: torch.device) -> tuple[kernels.Places, Tensor, Tensor]:
-    """Where a window's tokens are, and room for split sums: the same for every call, all on one stream."""
+    """Where a window's tokens are, and room for split sums: the same for every call, all on one stream.
+
+    Kept for good: graphs have captured where they are.
+    """
     ends = torch.arange(T + 1, dtype=torch.int32, device=device) * B
     rows = torch.full((T + 1,), B, dtype=torch.int32, device=device)
     rows[T] = 0
