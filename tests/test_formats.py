@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from safetensors.torch import load_file, save_file
 import elmo
 from conftest import small_options, weight_shapes, write_model
 from elmo.errors import ElmoError
+from elmo.lm.softmax import SoftmaxHead
 from elmo.model import ScalarMix
+from elmo.vocab import Vocabulary
 
 SENTENCES = ["the cat sat", "", "on the mat"]
 
@@ -279,6 +282,24 @@ class TestSaving:
         assert (tmp_path / "link").is_symlink()
         assert elmo.load(tmp_path / "real").source == "bilm-tf"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "model", "real"]
+
+    def test_what_bilm_tf_has_no_place_for_is_said(self, model_folder: Path, tmp_path: Path) -> None:
+        plain = elmo.load(model_folder)
+        vocab = Vocabulary(["<S>", "</S>", "<UNK>", "cat"])
+        full = replace(
+            plain.warmed(["the cat sat"]),
+            mix=ScalarMix(3),
+            head=SoftmaxHead(len(vocab), plain.config.lstm.projection_dim),
+            vocab=vocab,
+        )
+        elmo.save(full, tmp_path / "native")  # has a place for all of it, and a warning is an error in tests
+        with pytest.warns(UserWarning, match="bilm-tf has no place for the") as warned:
+            elmo.save(full, tmp_path / "out", format="bilm-tf")
+        names = [str(one.message).split("the ")[1].split(";")[0] for one in warned]
+        assert names == ["warm start state", "learned mix", "language model head"]
+        assert {one.filename for one in warned} == {__file__}  # the line that saves, not one of ours
+        assert same_vectors(plain, elmo.load(tmp_path / "out"))
+        elmo.save(replace(full, warm=None, mix=None, head=None), tmp_path / "bare", format="bilm-tf")
 
     def test_an_unknown_format_is_refused(self, model_folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match="format is 'pickle': give one of native, bilm-tf"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
@@ -16,7 +17,7 @@ from torch import Tensor
 from elmo.chars import batch_to_ids
 from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors, as_tokens
 from elmo.errors import ElmoError
-from elmo.formats import Format, read_model, write_model
+from elmo.formats import Format, left_out, read_model, write_model
 from elmo.formats.bundle import Bundle
 from elmo.lm.scores import Perplexity, ScoreOptions, Scorer, Scores, Substitute, head_of, perplexity, without_boundaries
 from elmo.model import BiLM, State
@@ -242,8 +243,10 @@ def save(model: Bundle, path: str | PathLike[str], *, format: Format = "native",
     Args:
         model: what `load` returns.
         path: the folder; it appears whole or not at all.
-        format: "native", or "bilm-tf" (which has no place for a warm start state, a learned mix or a head; its
-            `vocab.txt` has the words).
+        format: "native", or "bilm-tf" (which has no place for a warm start state, a learned mix or a head, and warns
+            of each that it leaves out; its `vocab.txt` has the words).
         overwrite: replace a model that is there.
     """
     write_model(model, Path(path), format=format, overwrite=overwrite)
+    for note in left_out(model, format):
+        warnings.warn(note, stacklevel=2)

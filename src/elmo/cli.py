@@ -266,8 +266,7 @@ def convert(
     """Write a model in another format, with a warm start state, or without its head."""
     from dataclasses import replace
 
-    from elmo.api import save
-    from elmo.formats import check_target
+    from elmo.formats import check_target, left_out, write_model
 
     check_target(Path(out), overwrite=overwrite)
     loaded = _load(source, options, vocab)
@@ -277,15 +276,10 @@ def convert(
             loaded = loaded.warmed(sentence for sentence in _sentences(lines, tokenize, language) if sentence)
     if without_head:
         loaded = replace(loaded, head=None)
-    save(loaded, out, format=chosen, overwrite=overwrite)
+    write_model(loaded, Path(out), format=chosen, overwrite=overwrite)
     print(f"{out}: {format}")
-    for name, part in (
-        ("warm start state", loaded.warm),
-        ("learned mix", loaded.mix),
-        ("language model head", loaded.head),
-    ):
-        if part is not None and format != "native":
-            print(f"note: {format} has no place for the {name}; it was left out", file=sys.stderr)
+    for note in left_out(loaded, chosen):
+        print(f"note: {note}", file=sys.stderr)
 
 
 @app.command()

@@ -46,6 +46,16 @@ def write_model(bundle: Bundle, path: Path, *, format: Format = "native", overwr
         (native if format == "native" else bilm_tf).write(bundle, folder)
 
 
+def left_out(bundle: Bundle, format: Format) -> list[str]:
+    """What a format has no place for, of what a model holds: a sentence for each part."""
+    if format == "native":
+        return []
+    parts = {"warm start state": bundle.warm, "learned mix": bundle.mix, "language model head": bundle.head}
+    return [
+        f"{format} has no place for the {name}; it was left out" for name, part in parts.items() if part is not None
+    ]
+
+
 def check_target(path: Path, *, overwrite: bool) -> None:
     """Refuse a place to write a model to where something is that must not be replaced."""
     if not path.exists():

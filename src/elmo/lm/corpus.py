@@ -116,14 +116,14 @@ class Corpus:
         if name not in get_args(SplitName):
             raise ElmoError(f"split is {name!r}: give 'train' or 'valid'")
         facts = self._splits[name]
-        shards = [
-            Shard(
-                self._map(f"{name}-{number:05d}.tokens.npy", np.uint32, 1),
-                self._map(f"{name}-{number:05d}.starts.npy", np.uint64, 1),
-            )
-            for number in range(facts["shards"])
-        ]
+        shards = [self._shard(name, number) for number in range(facts["shards"])]
         return Split(facts["n_documents"], facts["n_sentences"], facts["n_tokens"], shards)
+
+    def _shard(self, name: SplitName, number: int) -> Shard:
+        return Shard(
+            self._map(f"{name}-{number:05d}.tokens.npy", np.uint32, 1),
+            self._map(f"{name}-{number:05d}.starts.npy", np.uint64, 1),
+        )
 
     def _map(self, name: str, dtype: type[np.generic], n_dims: int) -> NDArray[Any]:
         path = self.folder / name
@@ -154,7 +154,8 @@ class Corpus:
     def _check_ids(self) -> None:
         _check_range(self.folder / "targets.npy", self.targets(), 0, len(self.vocab))
         for name in get_args(SplitName):
-            for number, shard in enumerate(self.split(name).shards):
+            for number in range(self._splits[name]["shards"]):
+                shard = self._shard(name, number)  # one map at a time: what is read through it counts as held
                 path = self.folder / f"{name}-{number:05d}.tokens.npy"
                 _check_range(path, shard.tokens, N_BOUNDARIES, self.n_types)
                 edges = (int(shard.starts[0]), int(shard.starts[-1]))

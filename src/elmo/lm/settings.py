@@ -106,7 +106,8 @@ class LoopSettings:
     steps: int | None = None
     """Steps instead of epochs."""
     head_steps: int | None = None
-    """Steps at the beginning in which only the head learns: for a new head on a trained biLM."""
+    """Steps at the beginning in which only the head learns: for a new head on a trained biLM. 0 for none, as if it
+    were not given: fine-tuning gives a new head its first epoch alone."""
     dropout: float = 0.1
     """On the input of every LSTM layer and on the top output."""
     accumulate: int = 1
@@ -132,9 +133,11 @@ class LoopSettings:
         """Refuse values that no run can have."""
         for name in ("epochs", "accumulate", "log_every", "validate_every", "checkpoint_every"):
             _at_least(f"train.{name}", getattr(self, name), 1)
-        for name in ("steps", "head_steps", "validation_windows"):
+        for name in ("steps", "validation_windows"):
             if getattr(self, name) is not None:
                 _at_least(f"train.{name}", getattr(self, name), 1)
+        if self.head_steps is not None:
+            _at_least("train.head_steps", self.head_steps, 0)
         _at_least("train.patience", self.patience, 0)
         if not 0 <= self.dropout < 1:
             raise ElmoError(f"train.dropout is {self.dropout!r}: give a number from 0 to below 1")
