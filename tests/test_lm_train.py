@@ -252,6 +252,15 @@ class TestBadInput:
         with pytest.raises(ElmoError, match="not a whole checkpoint"):
             pretrain(config(), small_corpus(), tmp_path, resume=True)
 
+    def test_what_a_killed_run_was_writing_is_cleared_away(self, tmp_path: Path) -> None:
+        pretrain(config(train__steps=2), small_corpus(), tmp_path)
+        names = sorted(path.name for path in tmp_path.iterdir())
+        for name in (".config.json.new-17", ".last.safetensors.new-17", ".tmpaBc123"):
+            (tmp_path / name).touch()
+        (tmp_path / ".model.new-17").mkdir()
+        pretrain(config(train__steps=2), small_corpus(), tmp_path, resume=True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == names
+
     def test_a_run_is_not_overwritten(self, tmp_path: Path) -> None:
         pretrain(config(train__steps=2), small_corpus(), tmp_path)
         with pytest.raises(ElmoError, match="--resume goes on with it"):

@@ -262,10 +262,10 @@ def _locked(folder: Path, ranks: Ranks, *, resume: bool) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", f"another run is going on in {folder}"):
         # Of a run that was killed while it wrote; safetensors writes under a name of its own first.
-        for left in [*folder.glob(".*.safetensors.new-*"), *folder.glob(".tmp??????")]:
-            left.unlink()
         for left in folder.glob(f".{MODEL}.*-*"):
             shutil.rmtree(left)
+        for left in [*folder.glob(".*.new-*"), *folder.glob(".tmp??????")]:
+            left.unlink()
         yield
 
 
