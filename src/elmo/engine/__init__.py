@@ -98,7 +98,7 @@ def make_engine(source: Source, precision: Precision, engine: EngineName) -> tup
         return CpuEngine(source.config, source.read, resolved), resolved
     weight = next(source.bilm.parameters())
     if weight.dtype != torch.float32 or not on_gpu(source.config, weight.device):
-        return _reference(source, precision, f"{weight.dtype} weights of this size on {weight.device}")
+        return _reference(source, precision, f"{weight.dtype} weights on {weight.device}")
     if precision == "int8":
         raise ElmoError("precision 'int8' is not to be had on a GPU: give 'bf16' or 'fp32'")
     from elmo.engine.cuda import CudaEngine
