@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from train_gpu import CONFIGS, Made, make_corpus
 
-from elmo.lm import encoder as encoder_of_training
 from elmo.lm.distributed import Ranks
 from elmo.lm.layer import run_layer
 from elmo.lm.network import Dropout
@@ -80,18 +79,12 @@ def parts(training: Training) -> Iterator[tuple[str, Callable[[], None]]]:
     encoder, stacks = lm.bilm.encoder, [*lm.bilm.forwards, *lm.bilm.backwards]
     dropout = Dropout(config.train.dropout, stepper._generator)
 
-    def encode(products: bool) -> Callable[[], None]:
-        def work() -> None:
-            encoder_of_training._AS_PRODUCTS = products
-            with torch.autocast(device.type, torch.bfloat16):
-                vectors = lm.encode(window.words, window.groups)
-            torch.autograd.grad(vectors.float().sum(), list(encoder.parameters()))
+    def encode() -> None:
+        with torch.autocast(device.type, torch.bfloat16):
+            vectors = lm.encode(window.words, window.groups)
+        torch.autograd.grad(vectors.float().sum(), list(encoder.parameters()))
 
-        return work
-
-    yield "encoder, as products", encode(True)
-    yield "encoder, cuDNN", encode(False)
-    encoder_of_training._AS_PRODUCTS = True
+    yield "encoder", encode
     x_2TBP = torch.randn(2, T, B, P, device=device, requires_grad=True)
 
     def lstm() -> None:

@@ -21,7 +21,7 @@ from elmo.model import BiLM, State
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from elmo.engine import triton_lstm
-from elmo.engine.cuda import CudaEngine
+from elmo.engine.cuda import _SPARE, _STEPS, CudaEngine
 from elmo.lm.gpu_recurrence import GpuRecurrence
 from elmo.lm.recurrence import Clips, Recurrence
 
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
-def make_bilm(*, n_layers: int = 2, skip: bool = True, clip: float | None = 3.0, cells: int = 128) -> BiLM:
+def make_bilm(*, n_layers: int = 2, skip: bool = True, clip: float | None = 3.0, width: int = 64) -> BiLM:
     options: dict[str, Any] = {
         "lstm": {
-            "dim": cells,
-            "projection_dim": 64,
+            "dim": 128 if width == 64 else 8 * width,
+            "projection_dim": width,
             "n_layers": n_layers,
             "use_skip_connections": skip,
             "cell_clip": clip,
@@ -62,12 +62,12 @@ def make_engine(bilm: BiLM, precision: Any = "fp32") -> CudaEngine:
     return CudaEngine(bilm.config, lambda name, rows: weights[name][rows], precision, DEVICE)
 
 
-def make_batch(lengths: list[int], n_words: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
+def make_batch(lengths: list[int], n_words: int = 9, width: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(1)
     places = np.full((len(lengths), max(lengths, default=0)), -1)
     for row, length in zip(places, lengths, strict=True):
         row[:length] = rng.integers(0, n_words, length)
-    words = torch.from_numpy(rng.standard_normal((n_words, 64))).float().to(DEVICE)
+    words = torch.from_numpy(rng.standard_normal((n_words, width))).float().to(DEVICE)
     return words, torch.from_numpy(places)
 
 
@@ -126,6 +126,37 @@ def test_bfloat16_stays_within_a_hundredth() -> None:
     theirs = reference(bilm, words, places, None).layers
     for layer in range(3):
         assert (ours[layer] - theirs[layer]).norm() <= 1e-2 * theirs[layer].norm()
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="no GPU here")
+@pytest.mark.parametrize("rows", [1, 8, 9, 17, 32, 40])
+@pytest.mark.parametrize("longest", [6, 300])
+def test_weights_on_the_chip_give_what_the_reference_gives(rows: int, longest: int) -> None:
+    bilm = make_bilm(width=128, clip=0.5)
+    engine = make_engine(bilm, "bf16")
+    if engine._resident is None:
+        pytest.skip("this GPU does not hold a layer's weights")
+    words, places = make_batch([longest - row % longest for row in range(rows)], width=128)
+    ours, theirs = engine.contextualise(words, places), reference(bilm, words, places, None)
+    for a, b in zip([*ours.layers, ours.state.c], [*theirs.layers, theirs.state.c], strict=True):
+        assert (a - b).norm() <= 1e-2 * b.norm()
+
+
+def test_behind_a_row_as_long_as_the_room_there_is_where_a_capture_runs_over_nothing() -> None:
+    engine = make_engine(make_bilm())
+    room = engine._room
+    engine._take_places(np.ones(room.tokens, dtype=np.int64), np.arange(room.tokens + 1))
+    rows = room.table[2, 1:]
+    assert rows[room.tokens - 1] == 1
+    assert not rows[room.tokens :].any()
+    assert len(rows) > room.tokens + _SPARE + max(_STEPS)
+
+
+def test_there_are_counters_for_every_tile_that_splits_a_sum() -> None:
+    for rows in (1, 100, 2048, 5000):
+        for tile in (triton_lstm.project_tile(rows, torch.float32), triton_lstm.project_tile(rows, torch.bfloat16)):
+            tiles = -(-rows // tile.rows) * (512 // min(tile.columns, 512))
+            assert 4 * tiles <= triton_lstm.n_counters(rows, 512, 2)
 
 
 def test_words_are_encoded_as_the_reference_encodes_them() -> None:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-import importlib.util
+from functools import cache
+from importlib import metadata
 
 import torch
 
+_OLDEST_TRITON = (3, 6)  # which PyTorch 2.10 and later bring; older ones were not tried
 _OLDEST_GPU = (8, 0)  # compute capability
 _LEAST_SIZE = 64  # of a cell or a projection that the LSTM's kernels know; they must be powers of 2, too
 
 
-def has_triton() -> bool:
-    """Whether there is what compiles kernels for a GPU, and no GPU that is too old for it."""
-    there = importlib.util.find_spec("triton") is not None
-    return there and not (torch.cuda.is_available() and torch.cuda.get_device_capability() < _OLDEST_GPU)
+@cache
+def has_triton(device: torch.device) -> bool:
+    """Whether there is what compiles kernels, and a device for them: a GPU of NVIDIA's, or a CPU that plays one."""
+    if _triton() < _OLDEST_TRITON:
+        return False
+    if device.type != "cuda":
+        return device.type == "cpu"
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= _OLDEST_GPU
+
+
+def _triton() -> tuple[int, ...]:
+    """Its version, without the second that importing it takes; nothing where it is not installed."""
+    for name in ("triton", "pytorch-triton"):
+        try:
+            return tuple(int(part) for part in metadata.version(name).split(".")[:2])
+        except (metadata.PackageNotFoundError, ValueError):
+            continue
+    return ()
 
 
 def has_lstm_kernels(device: torch.device, cells: int, projection: int) -> bool:
     """Whether `triton_lstm.py` runs on a device and knows an LSTM of this size."""
     powers = all(size >= _LEAST_SIZE and size & (size - 1) == 0 for size in (cells, projection))
-    return device.type == "cuda" and powers and has_triton()
+    return device.type == "cuda" and powers and has_triton(device)

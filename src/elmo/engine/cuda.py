@@ -14,6 +14,7 @@ Shapes: B rows, N tokens of all rows in the order of time steps, P projection, D
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,8 +38,9 @@ Key = tuple[Way, int, int, int]
 
 _AHEAD_TOKENS = 4096  # whose input's products are computed ahead: 64 KB each, at the published size
 _STEPS = (16, 8, 4, 1)  # of a graph
-_SPARE = 32  # steps without rows behind the last: layers are steps apart, and a graph may go on
+_SPARE = 32  # steps without rows behind the last: layers are steps apart, and a capture's dry run stands there
 _GRAPHS_KEPT = 64
+_TOKENS_KEPT = 2**16  # room for so many stays, 16 KB each at the published size
 _LEAST_ROWS, _LEAST_TOKENS = 16, 32  # of a graph
 _LEAST_RESIDENT = 3  # steps; fewer do not pay for bringing the weights
 _SPLITS = 4  # at most: see triton_lstm.project_tile
@@ -69,6 +71,7 @@ class CudaEngine:
         self._lock = threading.Lock()
         self._gpu = device.type == "cuda"  # else a CPU plays one, to test with
         self._done = torch.cuda.Event() if self._gpu else None  # type: ignore[no-untyped-call]  # of PyTorch
+        self._aside = torch.cuda.Stream(device) if self._gpu else None  # type: ignore[no-untyped-call]
 
     def encode(self, ids: Tensor) -> Tensor:
         """Word vectors without context: `(N, C)` character ids, `(N,)` word ids, to `(N, P)`."""
@@ -128,10 +131,12 @@ class CudaEngine:
         return tensor.pin_memory().to(self._device, non_blocking=True) if self._gpu else tensor
 
     def _room_for(self, rows: int, tokens: int) -> _Room:
-        if rows > self._room.rows or tokens > self._room.tokens:
-            rows, tokens = (
-                max(was, _power(now)) for was, now in ((self._room.rows, rows), (self._room.tokens, tokens))
-            )
+        room = self._room
+        large = room.tokens > _TOKENS_KEPT >= tokens  # what a batch like no other needed is not kept for the next
+        if rows > room.rows or tokens > room.tokens or large:
+            rows = max(room.rows, _power(rows))
+            tokens = _power(tokens) if large else max(room.tokens, _power(tokens))
+            del room
             self._graphs.clear()
             self._room = self._new_room()  # so that there is one, should there be no memory for the next
             self._room = self._new_room(rows, tokens)
@@ -210,11 +215,11 @@ class CudaEngine:
         room = self._room
         now = room.table[:2, 0].clone()
         # Nothing to do: what is compiled and loaded must be so before a capture.
-        room.time.fill_(room.tokens)
+        room.time.fill_(room.tokens + _SPARE)
         room.count.fill_(0)
         self._work(key)
-        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of PyTorch
+        graph, here, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), self._aside
+        assert aside is not None
         aside.wait_stream(here)
         with torch.cuda.stream(aside):  # not torch.cuda.graph, which gives memory back first, at some cost
             graph.capture_begin(capture_error_mode="thread_local")  # other threads may use the GPU meanwhile
@@ -364,7 +369,7 @@ class _Room:
             a=low(n_layers, 2, tokens, 2 * width),
             z=low(2, _AHEAD_TOKENS, 4 * cells),
             partial=high(_SPLITS, n_layers, 2, rows, width),
-            counters=ints(2 * n_layers * 1024),
+            counters=ints(triton_lstm.n_counters(rows, width, n_layers)),
             arrivals=ints(2 * 64),
             table=torch.zeros(3, tokens + 2 * _SPARE, dtype=torch.int32, device=device),
         )
@@ -395,10 +400,14 @@ def _resident(weights: _Weights, device: torch.device) -> list[resident.Resident
     cells, width = weights.projection.shape[2:]
     if not resident.fits(width, cells, device):
         return None
-    return [
-        resident.ResidentLSTM(triton_lstm.unpack(w[:, width:]), projection)
-        for w, projection in zip(weights.w, weights.projection, strict=True)
-    ]
+    try:
+        return [
+            resident.ResidentLSTM(triton_lstm.unpack(w[:, width:]), projection)
+            for w, projection in zip(weights.w, weights.projection, strict=True)
+        ]
+    except (AttributeError, OSError, RuntimeError) as error:  # what it asks of PyTorch and CUDA is not promised
+        warnings.warn(f"few sentences at a time will be slower than they could be: {error}", stacklevel=2)
+        return None
 
 
 def _power(n: int) -> int:

@@ -42,6 +42,7 @@ class ResidentLSTM:
         """Put the weights into the order of the tensor cores' fragments; gates in the order i, j, f, o."""
         _, self._projection, gates = recurrent_2PG.shape
         self._device = recurrent_2PG.device.index or 0
+        _kernel(self._projection, 1, self._device)  # if it cannot be compiled, that shows at once
         rows, columns = gate_places(self._projection, gates // 4)
         self._recurrent = recurrent_2PG[:, _on(rows, recurrent_2PG), _on(columns, recurrent_2PG)].bfloat16()
         rows, columns = projection_places(self._projection, gates // 4)

@@ -220,7 +220,7 @@ def project_kernel(
         here = (token + tl.load(starts + t))[:, None]
         outputs = y + here * P + columns[None, :]
         if SKIP:
-            acc += tl.load(outputs - 2 * tokens * P, mask=inside & (lane >= 2), other=0.0)
+            acc += tl.load(outputs - tl.cast(tokens, tl.int64) * (2 * P), mask=inside & (lane >= 2), other=0.0)
         tl.store(outputs, acc, mask=inside)
         above = a + (here + 2 * tokens) * (2 * P) + columns[None, :]
         tl.store(above, acc.to(a.dtype.element_ty), mask=inside & (lane < tl.num_programs(2) - 2))
@@ -328,6 +328,11 @@ def project_backward_kernel(
         if CLIP:
             acc = tl.where(tl.abs(tl.load(y + token, mask=inside, other=0.0)) < clip, acc, 0.0)
         tl.store(dm + token, acc.to(dm.dtype.element_ty), mask=inside)
+
+
+def n_counters(rows: int, projection: int, layers: int) -> int:
+    """Counters that split sums need at most: a tile has 16 rows and 32 columns or more."""
+    return -(-rows // 16) * (projection // 32) * 2 * layers
 
 
 @dataclass(frozen=True)
@@ -482,6 +487,7 @@ def project(
     D = h.shape[-1]
     tile = tile or project_tile(rows, m.dtype)
     tiles, columns, depth = triton.cdiv(rows, tile.rows), min(tile.columns, P), min(tile.depth, D // tile.split)
+    assert tile.split == 1 or tiles * (P // columns) * 2 * layers <= len(counters)
     project_kernel[(tiles * (P // columns), tile.split, 2 * layers)](
         _blocks(h, tile.rows, depth),
         _blocks(w, depth, columns),
@@ -566,6 +572,7 @@ def project_backward(
     G = dz.shape[3]
     tile = tile or project_backward_tile(B, dm.dtype)
     tiles, columns, depth = triton.cdiv(B, tile.rows), min(tile.columns, P), min(tile.depth, G // tile.split)
+    assert tile.split == 1 or tiles * (P // columns) * 2 <= len(counters)
     project_backward_kernel[(tiles * (P // columns), tile.split, 2)](
         _blocks(dz, tile.rows, depth),
         _blocks(w, columns, depth),

@@ -24,7 +24,6 @@ Groups = tuple[tuple[int, int], ...]
 """Of words by length: how many stand together, and how many of their characters are read."""
 
 _WORDS_OF_ONE_LENGTH = 128  # words a group; more groups save padding, fewer save calls
-_AS_PRODUCTS = True  # planned windows: the convolutions as a product, or else as PyTorch's
 
 
 def encode_words(encoder: CharEncoder | WordEncoder, words: Tensor, groups: Groups | None = None) -> Tensor:
@@ -36,11 +35,7 @@ def encode_words(encoder: CharEncoder | WordEncoder, words: Tensor, groups: Grou
         vectors: Tensor = encoder(words)
         return vectors
     if groups is not None:
-        if _AS_PRODUCTS:
-            return _mix(encoder, _multiply(encoder, words, groups))
-        pieces = torch.split(words, [number for number, _ in groups])
-        planned = zip(pieces, groups, strict=True)
-        return _mix(encoder, torch.cat([_convolve(encoder, piece, width) for piece, (_, width) in planned]))
+        return _mix(encoder, _multiply(encoder, words, groups))
     widest = max(conv.kernel_size[0] for conv in _convolutions(encoder))
     lengths, order = (words != PAD).sum(dim=1).sort(stable=True)
     ends = [*range(_WORDS_OF_ONE_LENGTH - 1, len(order) - 1, _WORDS_OF_ONE_LENGTH), len(order) - 1]
@@ -91,7 +86,7 @@ def _multiply(encoder: CharEncoder, ids_NC: Tensor, groups: Groups) -> Tensor:
 
 def best_window(y_NWF: Tensor, count_F: Tensor) -> Tensor:
     """The largest of each filter's first windows, `(N, F)`; how many count is said in `count_F`."""
-    if y_NWF.is_cuda and has_triton():
+    if y_NWF.is_cuda and has_triton(y_NWF.device):
         run: Callable[..., Tensor] = FusedMaximum.apply  # untyped
         return run(y_NWF, count_F)
     beyond_WF = torch.arange(y_NWF.shape[1], device=y_NWF.device)[:, None] >= count_F
@@ -122,7 +117,7 @@ class FusedMaximum(Function):
 
 def _mix(encoder: CharEncoder, x_NF: Tensor) -> Tensor:
     """What follows the convolutions: `(N, F)` to `(N, P)`."""
-    fused = x_NF.is_cuda and has_triton()
+    fused = x_NF.is_cuda and has_triton(x_NF.device)
     for highway in encoder.highways:
         assert isinstance(highway, Highway)
         x_NF = gated(highway, x_NF) if fused else highway(x_NF)

@@ -99,4 +99,4 @@ def _tables(T: int, B: int, P: int, device: torch.device) -> tuple[kernels.Place
     rows[T] = 0
     places = kernels.Places(ends, rows, torch.zeros(1, dtype=torch.int32, device=device))
     partial = torch.empty(_SPLITS, 2, B, P, device=device)
-    return places, partial, torch.zeros(2 * 4096, dtype=torch.int32, device=device)
+    return places, partial, torch.zeros(kernels.n_counters(B, P, 1), dtype=torch.int32, device=device)

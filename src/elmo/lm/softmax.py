@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -189,7 +188,7 @@ def sampled_losses(rows: Rows, n_words: int, h_NP: Tensor, targets_N: Tensor, sa
     true_N = true_N - log_expected_count(targets_N, n_words, samples.tries).to(h_NP)
     correction_S = log_expected_count(samples.ids, n_words, samples.tries).to(h_NP)
     at = torch.searchsorted(samples.ids, targets_N).clamp(max=len(samples.ids) - 1)
-    if h_NP.is_cuda and has_triton():
+    if h_NP.is_cuda and has_triton(h_NP.device):
         hits_N = torch.where(samples.ids[at] == targets_N, at, -1).int()
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else h_NP.dtype
         bias_S = rows.bias[sampled_place] - correction_S
@@ -201,7 +200,6 @@ def sampled_losses(rows: Rows, n_words: int, h_NP: Tensor, targets_N: Tensor, sa
     return F.softplus(torch.logsumexp(sampled_NS.to(true_N.dtype), dim=-1) - true_N)
 
 
-@cache
 def fused_losses(
     h_NP: Tensor, weight_SP: Tensor, bias_S: Tensor, true_N: Tensor, hits_N: Tensor, dtype: torch.dtype
 ) -> Tensor:

@@ -125,7 +125,8 @@ class Training:
         self.steps = config.train.steps or config.train.epochs * self.stream().windows_an_epoch
         self.optimizer = Optimizer(config.optimizer, self.lm.named_parameters(), last_step=self.steps)
         alone = ranks.size == config.train.accumulate == 1
-        self.planned = ranks.device.type == "cuda" and alone and config.softmax.kind != "adaptive" and has_triton()
+        exact = config.softmax.kind != "adaptive"
+        self.planned = ranks.device.type == "cuda" and alone and exact and has_triton(ranks.device)
         """Whether steps are planned on the host and launched whole (`graphs.py`)."""
 
     @property
