@@ -39,6 +39,7 @@ ROWS = [
     ["engine.compiled", "engine.plain"],
     ["engine.cpu"],
     ["engine"],
+    ["formats.quantise"],
     ["formats.bundle", "formats.stored"],
     ["formats.bilm_tf", "formats.native"],
     ["formats"],

@@ -82,6 +82,16 @@ def _network_of(bilm: BiLM) -> Network:
     return Network(bilm.config, bilm=bilm)
 
 
+@dataclass(frozen=True)
+class Stored:
+    """How a model is in the files that it was read from."""
+
+    dtype: str
+    """Type of its large weights."""
+    size: int
+    """Bytes, of all its files."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bundle:
     """A biLM and what may come with it."""
@@ -100,6 +110,8 @@ class Bundle:
     """The model card, Markdown."""
     source: str = "memory"
     """The format it was read from."""
+    stored: Stored | None = None
+    """How it is there."""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
