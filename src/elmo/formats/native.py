@@ -184,7 +184,7 @@ def _split(units: list[dict[str, Tensor]], max_file_mb: float) -> Iterator[list[
         size = sum(weight.nbytes + _HEADER for weight in unit.values())
         if size > most:
             raise ElmoError(
-                f"max_file_mb is {max_file_mb:g}: {next(iter(unit))} alone takes {size / 1e6:.1f} MB; give more, or a "
+                f"max_file_mb is {max_file_mb:g}: {next(iter(unit))} alone takes {size / 1e6:.3g} MB; give more, or a "
                 "smaller dtype"
             )
         if used + size > most:
@@ -277,7 +277,7 @@ def _places(path: Path) -> dict[str, Place]:
             pass
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_once)
     except SafetensorError as error:
         raise ElmoError(f"{path} is not a whole safetensors file: {error}") from error
     except OSError as error:
@@ -290,6 +290,13 @@ def _places(path: Path) -> dict[str, Place]:
             raise ElmoError(f"{path}: {name} is of type {row['dtype']}; floating-point numbers are expected")
         places[name] = Place(8 + length + row["data_offsets"][0], tuple(row["shape"]), _DTYPES[row["dtype"]])
     return {name: replace(place, scale=places.get(name + SCALE)) for name, place in places.items()}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise SafetensorError("a name stands twice in its header")
+    return found
 
 
 def _said(dtype: torch.dtype) -> str:

@@ -42,7 +42,7 @@ def scale_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def quantise(weight: Tensor, scales: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Integers, in the shape of the weight, and scales, in the shape given, whose product is nearest to it."""
-    groups_G = weight.detach().float().reshape(scales[0], -1, *weight.shape[1:])  # (G, R / G, ...)
+    groups_G = weight.detach().float().contiguous().view(scales[0], -1, *weight.shape[1:])  # (G, R / G, ...)
     shared = [1, *(axis + 1 for axis in range(1, len(scales)) if scales[axis] == 1)]
     largest = groups_G.abs().amax(dim=shared, keepdim=True)
     if not bool(largest.isfinite().all()):

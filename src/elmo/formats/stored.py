@@ -82,26 +82,22 @@ class StoredWeights:
     def _read(self, name: str, place: Place) -> Tensor:
         if self._signature() != self._seen:
             raise ElmoError(f"{self._path} was changed since it was loaded: load it again")
-        count = math.prod(place.shape)
-        size = count * place.dtype.itemsize
-        room = _pages(size)
+        values = _pages(place.shape, place.dtype)
+        room = values.view(-1).view(torch.uint8).numpy().data
         done = 0
-        while done < size:
-            with memoryview(room) as view:
-                got = os.preadv(self._file, [view[done : min(size, done + 2**30)]], place.offset + done)
+        while done < len(room):
+            got = os.preadv(self._file, [room[done : done + 2**30]], place.offset + done)
             if got == 0:
                 raise ElmoError(f"{self._path} ends within {name}: the file is cut off")
             done += got
-        raw = torch.frombuffer(room, dtype=place.dtype, count=count).view(place.shape)
-        if place.dtype == torch.float32:
-            return raw
-        return torch.frombuffer(_pages(4 * count), dtype=torch.float32, count=count).view(place.shape).copy_(raw)
+        return values if place.dtype == torch.float32 else _pages(place.shape, torch.float32).copy_(values)
 
     def _signature(self) -> tuple[int, int]:
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns
 
 
-def _pages(size: int) -> mmap.mmap:
+def _pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Pages of its own, which the system has back at once: an allocator would keep them, a model's size in all."""
-    return mmap.mmap(-1, max(1, size))
+    count = math.prod(shape)
+    return torch.frombuffer(mmap.mmap(-1, max(1, count) * dtype.itemsize), dtype=dtype)[:count].view(shape)
