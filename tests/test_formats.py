@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from elmo.config import ModelConfig
 from elmo.engine import compiled
 from elmo.errors import ElmoError
 from elmo.formats.native import Dtype
-from elmo.lm.softmax import SoftmaxHead
+from elmo.lm.softmax import AdaptiveHead, SoftmaxHead
 from elmo.model import ScalarMix
 from elmo.vocab import Vocabulary
 
@@ -404,6 +406,16 @@ class TestStoredPrecisions:
         save_file(weights | {"head.weight": weights["head.weight"].to(torch.int8)}, path)
         with pytest.raises(ElmoError, match=r"head\.weight is of type int8; floating-point numbers are expected"):
             elmo.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", ["full", "adaptive"])
+def test_loading_a_head_does_not_wait_for_pytorchs_compiler(tmp_path: Path, kind: str) -> None:
+    words = Vocabulary(("<S>", "</S>", "<UNK>", *(f"w{i}" for i in range(60))))
+    head = SoftmaxHead(63, 20) if kind == "full" else AdaptiveHead(63, 20, [10, 30])
+    bilm = elmo.BiLM(ModelConfig.from_options(small_options(dim=40, projection_dim=20)))
+    elmo.save(elmo.Model.of(bilm, head=head, vocab=words), tmp_path / "m", dtype="int8")
+    code = "import elmo, sys; elmo.load(sys.argv[1]).bilm; print('torch._dynamo' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code, str(tmp_path / "m")], text=True) == "False\n"
 
 
 class TestSeveralFiles:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from elmo.config import ModelConfig
 from elmo.errors import ElmoError
@@ -172,9 +174,27 @@ def vocab_in(folder: Path, config: ModelConfig) -> Vocabulary | None:
         return None
 
 
+class _NoStartValues(TorchFunctionMode):
+    """Draws nothing: on the meta device that would import PyTorch's compiler first, a second's work."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.__name__.endswith(("normal_", "uniform_")):
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_storage() -> Iterator[None]:
+    """Modules made herein are places for weights to be assigned to, at no cost in time or memory."""
+    with torch.device("meta"), _NoStartValues():
+        yield
+
+
 def empty_bilm(config: ModelConfig) -> BiLM:
-    """A biLM without storage: a place for weights to be assigned to, at no cost in time or memory."""
-    with torch.device("meta"):
+    """A biLM without storage."""
+    with without_storage():
         return BiLM(config)
 
 

@@ -30,6 +30,7 @@ from elmo.formats.bundle import (
     check_names,
     check_shape,
     vocab_in,
+    without_storage,
 )
 from elmo.formats.quantise import LARGEST_SCALE, SCALE, quantise, scale_shape
 from elmo.formats.stored import Place, StoredWeights
@@ -220,7 +221,7 @@ def _empty_head(raw: dict[str, Any], config: ModelConfig, folder: Path) -> Head:
             "expected"
         )
     try:
-        with torch.device("meta"):
+        with without_storage():
             dim = config.lstm.projection_dim
             return AdaptiveHead(n_words, dim, cutoffs) if cutoffs else SoftmaxHead(n_words, dim)
     except ElmoError as error:
