@@ -327,16 +327,25 @@ class TestStoredPrecisions:
         assert torch.equal(read.view(2, 20, 160), halves * scale[:, None])
 
     @pytest.mark.skipif(not compiled.compiled("int8"), reason="the kernels are not built, or not for this CPU")
+    @pytest.mark.parametrize(
+        ("name", "rows", "scales"),
+        [
+            ("forwards.0.projection", slice(0, 40), 0),
+            ("forwards.0.kernel", slice(0, 20), 0),
+            ("forwards.0.kernel", slice(20, 40), 1),
+        ],
+    )
     def test_the_int8_engine_takes_stored_integers_and_scales_as_they_are(
-        self, model: elmo.Model, tmp_path: Path
+        self, model: elmo.Model, tmp_path: Path, name: str, rows: slice, scales: int
     ) -> None:
         elmo.save(model, tmp_path / "m", dtype="int8")
         weights = load_file(tmp_path / "m" / "model.safetensors")
-        packed = compiled._pack(elmo.load(tmp_path / "m").network.read("forwards.0.projection"), None, "int8")
+        values, scale = weights[f"bilm.{name}"][rows], weights[f"bilm.{name}.scale"][scales]
+        packed = compiled._pack(elmo.load(tmp_path / "m").network.read(name, rows), None, "int8")
         assert packed._scales is not None
-        assert torch.equal(packed._scales[:20], weights["bilm.forwards.0.projection.scale"][0])
+        assert torch.equal(packed._scales[: len(scale)], scale)
         columns = packed._data.permute(1, 3, 0, 2).flatten(2).flatten(0, 1)
-        assert torch.equal(columns[:40, :20], weights["bilm.forwards.0.projection"])
+        assert torch.equal(columns[: len(values), : len(scale)], values)
 
     def test_an_unknown_precision_is_refused_on_both_sides(self, model: elmo.Model, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match="dtype is 'int4': give one of float32, bfloat16, float16, int8"):
