@@ -211,6 +211,13 @@ class TestInfo:
     def test_of_the_embedded_model(self) -> None:
         assert b"embedded" in run_elmo("info").stdout
 
+    def test_says_the_stored_precision_and_the_size_on_disk(self, folder: Path, tmp_path: Path) -> None:
+        assert json.loads(run_elmo("info", folder, "--json").stdout)["stored precision"] == "float32"
+        assert run_elmo("convert", folder, tmp_path / "m", "--dtype", "int8").returncode == 0
+        facts = json.loads(run_elmo("info", tmp_path / "m", "--json").stdout)
+        assert facts["stored precision"] == "int8"
+        assert facts["bytes on disk"] == sum(path.stat().st_size for path in (tmp_path / "m").iterdir())
+
 
 class TestConvert:
     def test_there_and_back(self, folder: Path, tmp_path: Path) -> None:
@@ -219,6 +226,14 @@ class TestConvert:
         one, other = (h5py.File(path / "weights.hdf5") for path in (folder, tmp_path / "b"))
         with one, other:
             assert np.array_equal(one["CNN_proj/W_proj"], other["CNN_proj/W_proj"])
+
+    def test_into_small_files_of_another_precision(self, folder: Path, tmp_path: Path) -> None:
+        result = run_elmo("convert", folder, tmp_path / "m", "--dtype", "bfloat16", "--max-file-mb", 0.01)
+        assert result.returncode == 0, result.stderr
+        assert len(list((tmp_path / "m").glob("model-*.safetensors"))) > 1
+        again = run_elmo("convert", tmp_path / "m", tmp_path / "b", "--format", "bilm-tf", "--dtype", "int8")
+        assert again.returncode == 2
+        assert b"bilm-tf is one file of float32" in again.stderr
 
     def test_a_warm_start_state_is_added(self, folder: Path, text: Path, tmp_path: Path) -> None:
         assert run_elmo("convert", folder, tmp_path / "w", "--warm-with", text).returncode == 0

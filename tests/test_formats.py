@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,11 @@ from safetensors.torch import load_file, save_file
 
 import elmo
 from conftest import small_options, weight_shapes, write_model
+from elmo.config import ModelConfig
+from elmo.engine import compiled
 from elmo.errors import ElmoError
-from elmo.lm.softmax import SoftmaxHead
+from elmo.formats.native import Dtype
+from elmo.lm.softmax import AdaptiveHead, SoftmaxHead
 from elmo.model import ScalarMix
 from elmo.vocab import Vocabulary
 
@@ -249,6 +254,276 @@ class TestNative:
         path.write_bytes(path.read_bytes()[:-10])
         with pytest.raises(ElmoError, match=r"model\.safetensors is not a whole safetensors file"):
             elmo.load(native)
+
+
+DTYPES: list[Dtype] = ["float32", "bfloat16", "float16", "int8"]
+
+
+class TestStoredPrecisions:
+    @pytest.fixture
+    def model(self) -> elmo.Model:
+        """Every part there is: a head, a warm start state, a mix."""
+        torch.manual_seed(0)
+        bilm = elmo.BiLM(ModelConfig.from_options(small_options(dim=40, projection_dim=20))).eval()
+        words = Vocabulary(("<S>", "</S>", "<UNK>", *(f"w{i}" for i in range(60))))
+        head = SoftmaxHead(len(words), 20).eval().requires_grad_(False)
+        return elmo.Model.of(bilm, head=head, vocab=words, mix=ScalarMix(3)).warmed(["some text", "and more"])
+
+    @pytest.mark.parametrize("options", KINDS)
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_every_kind_of_model_comes_back_close(self, tmp_path: Path, options: dict[str, Any], dtype: Dtype) -> None:
+        write_model(tmp_path / "a", options, scale=0.3)
+        if "char_cnn" not in options:
+            (tmp_path / "a" / "vocab.txt").write_text("<S>\n</S>\n<UNK>\ncat\n")
+        model = elmo.load(tmp_path / "a")
+        elmo.save(model, tmp_path / "b", dtype=dtype)
+        again = elmo.load(tmp_path / "b")
+        assert again.stored is not None
+        assert again.stored.dtype == dtype
+        for ours, theirs in zip(again.embed(SENTENCES), model.embed(SENTENCES), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=0 if dtype == "float32" else 0.05)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("max_file_mb", [None, 0.05])
+    def test_loaded_and_saved_again_it_has_the_same_bytes(
+        self, model: elmo.Model, tmp_path: Path, dtype: Dtype, max_file_mb: float | None
+    ) -> None:
+        elmo.save(model, tmp_path / "a", dtype=dtype, max_file_mb=max_file_mb)
+        elmo.save(elmo.load(tmp_path / "a"), tmp_path / "b", dtype=dtype, max_file_mb=max_file_mb)
+        names = sorted(path.name for path in (tmp_path / "a").iterdir())
+        assert names == sorted(path.name for path in (tmp_path / "b").iterdir())
+        for name in names:
+            assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+    def test_small_weights_keep_their_bits(self, model: elmo.Model, tmp_path: Path) -> None:
+        elmo.save(model, tmp_path / "m", dtype="int8")
+        again = elmo.load(tmp_path / "m")
+        assert again.warm is not None
+        assert model.warm is not None
+        assert isinstance(again.head, SoftmaxHead)
+        assert isinstance(model.head, SoftmaxHead)
+        assert torch.equal(again.warm.c, model.warm.c)
+        assert torch.equal(again.head.bias, model.head.bias)
+        for name in ("encoder.characters.weight", "forwards.0.bias", "encoder.highways.0.carry.bias"):
+            assert torch.equal(again.network.read(name), model.network.read(name))
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_rows_are_read_by_themselves(self, model: elmo.Model, tmp_path: Path, dtype: Dtype) -> None:
+        elmo.save(model, tmp_path / "m", dtype=dtype)
+        stored = elmo.load(tmp_path / "m").network
+        for name in ("forwards.0.kernel", "forwards.1.projection", "encoder.projection.weight"):
+            whole = stored.read(name)
+            for start in range(len(whole)):
+                for stop in (start, start + 1, len(whole) // 2, len(whole)):
+                    assert torch.equal(stored.read(name, slice(start, stop)), whole[start:stop])
+
+    def test_a_quantised_kernel_has_a_scale_for_each_half_of_a_column(self, model: elmo.Model, tmp_path: Path) -> None:
+        elmo.save(model, tmp_path / "m", dtype="int8")
+        weights = load_file(tmp_path / "m" / "model.safetensors")
+        values, scale = weights["bilm.forwards.0.kernel"], weights["bilm.forwards.0.kernel.scale"]
+        assert (values.dtype, scale.dtype) == (torch.int8, torch.float32)
+        halves = values.view(2, 20, 160)
+        assert bool((halves.abs().amax(dim=1) == 127).all())
+        read = elmo.load(tmp_path / "m").network.read("forwards.0.kernel")
+        assert torch.equal(read.view(2, 20, 160), halves * scale[:, None])
+
+    @pytest.mark.skipif(not compiled.compiled("int8"), reason="the kernels are not built, or not for this CPU")
+    @pytest.mark.parametrize(
+        ("name", "rows", "scales"),
+        [
+            ("forwards.0.projection", slice(0, 40), 0),
+            ("forwards.0.kernel", slice(0, 20), 0),
+            ("forwards.0.kernel", slice(20, 40), 1),
+        ],
+    )
+    def test_the_int8_engine_takes_stored_integers_and_scales_as_they_are(
+        self, model: elmo.Model, tmp_path: Path, name: str, rows: slice, scales: int
+    ) -> None:
+        elmo.save(model, tmp_path / "m", dtype="int8")
+        weights = load_file(tmp_path / "m" / "model.safetensors")
+        values, scale = weights[f"bilm.{name}"][rows], weights[f"bilm.{name}.scale"][scales]
+        packed = compiled._pack(elmo.load(tmp_path / "m").network.read(name, rows), None, "int8")
+        assert packed._scales is not None
+        assert torch.equal(packed._scales[: len(scale)], scale)
+        columns = packed._data.permute(1, 3, 0, 2).flatten(2).flatten(0, 1)
+        assert torch.equal(columns[: len(values), : len(scale)], values)
+
+    def test_an_unknown_precision_is_refused_on_both_sides(self, model: elmo.Model, tmp_path: Path) -> None:
+        with pytest.raises(ElmoError, match="dtype is 'int4': give one of float32, bfloat16, float16, int8"):
+            elmo.save(model, tmp_path / "m", dtype="int4")  # type: ignore[arg-type]
+        elmo.save(model, tmp_path / "m")
+        config = json.loads((tmp_path / "m" / "config.json").read_text())
+        (tmp_path / "m" / "config.json").write_text(json.dumps(config | {"dtype": "int4"}))
+        with pytest.raises(ElmoError, match="stored as 'int4'; this release of elmo reads float32, bfloat16"):
+            elmo.load(tmp_path / "m")
+
+    def test_a_folder_from_before_that_does_not_say_its_precision_opens(
+        self, model: elmo.Model, tmp_path: Path
+    ) -> None:
+        elmo.save(model, tmp_path / "m")
+        config = json.loads((tmp_path / "m" / "config.json").read_text())
+        del config["dtype"], config["files"]
+        (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+        assert same_vectors(elmo.load(tmp_path / "m"), model)
+
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_nan_and_infinity_are_refused_by_name(
+        self, model: elmo.Model, tmp_path: Path, dtype: Dtype, value: float
+    ) -> None:
+        with torch.no_grad():
+            model.bilm.get_parameter("forwards.1.kernel")[3, 4] = value
+        with pytest.raises(ElmoError, match=rf"bilm\.forwards\.1\.kernel cannot be stored as {dtype}"):
+            elmo.save(model, tmp_path / "m", dtype=dtype)
+        assert not (tmp_path / "m").exists()
+
+    def test_what_half_precision_cannot_hold_is_refused(self, model: elmo.Model, tmp_path: Path) -> None:
+        with torch.no_grad():
+            model.bilm.get_parameter("forwards.1.kernel")[3, 4] = 70_000.0
+        with pytest.raises(ElmoError, match="numbers that are too large"):
+            elmo.save(model, tmp_path / "m", dtype="float16")
+        elmo.save(model, tmp_path / "m", dtype="bfloat16")
+
+    def test_bilm_tf_has_no_other_precision(self, model: elmo.Model, tmp_path: Path) -> None:
+        for options in ({"dtype": "int8"}, {"max_file_mb": 45}):
+            with pytest.raises(ElmoError, match="bilm-tf is one file of float32"):
+                elmo.save(model, tmp_path / "m", format="bilm-tf", **options)
+
+    def test_damaged_scales_and_integers_are_refused_by_name(self, model: elmo.Model, tmp_path: Path) -> None:
+        elmo.save(model, tmp_path / "m", dtype="int8")
+        path = tmp_path / "m" / "model.safetensors"
+        weights = load_file(path)
+        name = "bilm.forwards.0.kernel"
+        scale = weights[name + ".scale"]
+        for changed, message in (
+            ({k: v for k, v in weights.items() if k != name + ".scale"}, f"lacks {name}.scale"),
+            (weights | {name + ".scale": scale[:1]}, rf"{name}.scale has shape \(1, 160\)"),
+            (weights | {name + ".scale": scale * torch.nan}, f"{name}.scale holds NaN"),
+            (weights | {name + ".scale": scale * 0}, f"{name}.scale holds numbers that are no scales"),
+            (weights | {name + ".scale": -scale}, f"{name}.scale holds numbers that are no scales"),
+            (weights | {name + ".scale": torch.full_like(scale, 3e38)}, f"{name}.scale holds numbers that are no"),
+            (weights | {name + ".scale": scale.to(torch.int8)}, f"{name}.scale is of type int8; floating-point"),
+            (weights | {name: weights[name].float()}, f"{name} is of type float32; int8 are expected"),
+        ):
+            save_file(changed, path)
+            with pytest.raises(ElmoError, match=message):
+                elmo.load(tmp_path / "m")
+
+    def test_integers_where_none_are_announced_are_refused(self, model: elmo.Model, tmp_path: Path) -> None:
+        elmo.save(model, tmp_path / "m")
+        path = tmp_path / "m" / "model.safetensors"
+        weights = load_file(path)
+        save_file(weights | {"head.weight": weights["head.weight"].to(torch.int8)}, path)
+        with pytest.raises(ElmoError, match=r"head\.weight is of type int8; floating-point numbers are expected"):
+            elmo.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", ["full", "adaptive"])
+def test_loading_a_head_does_not_wait_for_pytorchs_compiler(tmp_path: Path, kind: str) -> None:
+    words = Vocabulary(("<S>", "</S>", "<UNK>", *(f"w{i}" for i in range(60))))
+    head = SoftmaxHead(63, 20) if kind == "full" else AdaptiveHead(63, 20, [10, 30])
+    bilm = elmo.BiLM(ModelConfig.from_options(small_options(dim=40, projection_dim=20)))
+    elmo.save(elmo.Model.of(bilm, head=head, vocab=words), tmp_path / "m", dtype="int8")
+    code = "import elmo, sys; elmo.load(sys.argv[1]).bilm; print('torch._dynamo' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code, str(tmp_path / "m")], text=True) == "False\n"
+
+
+class TestSeveralFiles:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        write_model(tmp_path / "hdf5", small_options(dim=60, projection_dim=20))
+        elmo.save(elmo.load(tmp_path / "hdf5"), tmp_path / "m", dtype="int8", max_file_mb=0.02)
+        return tmp_path / "m"
+
+    def test_none_is_larger_than_asked(self, folder: Path) -> None:
+        files = sorted(folder.glob("*.safetensors"))
+        assert [path.name for path in files] == [f"model-{i:05}-of-{len(files):05}.safetensors" for i in range(1, 6)]
+        assert max(path.stat().st_size for path in files) <= 20_000
+
+    def test_the_model_is_that_of_one_file(self, folder: Path, tmp_path: Path) -> None:
+        elmo.save(elmo.load(tmp_path / "hdf5"), tmp_path / "one", dtype="int8")
+        assert same_vectors(elmo.load(folder), elmo.load(tmp_path / "one"))
+        assert elmo.load(folder / "model-00002-of-00005.safetensors").source == "native"
+
+    def test_what_fits_into_one_is_in_one(self, tmp_path: Path, folder: Path) -> None:
+        elmo.save(elmo.load(folder), tmp_path / "one", max_file_mb=1)
+        assert [path.name for path in (tmp_path / "one").glob("*.safetensors")] == ["model.safetensors"]
+
+    def test_such_a_folder_is_replaced_as_a_whole(self, folder: Path, tmp_path: Path) -> None:
+        elmo.save(elmo.load(tmp_path / "hdf5"), folder, overwrite=True)
+        assert [path.name for path in folder.glob("*.safetensors")] == ["model.safetensors"]
+
+    @pytest.mark.parametrize(
+        ("max_file_mb", "message"),
+        [
+            (0.01, r"bilm\.forwards\.0\.kernel alone takes .* MB; give more, or a smaller dtype"),
+            (0, "give a number above 0"),
+            (float("nan"), "give a number above 0"),
+        ],
+    )
+    def test_a_limit_that_cannot_be_kept_is_refused(
+        self, folder: Path, tmp_path: Path, max_file_mb: float, message: str
+    ) -> None:
+        with pytest.raises(ElmoError, match=message):
+            elmo.save(elmo.load(folder), tmp_path / "out", dtype="int8", max_file_mb=max_file_mb)
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize("count", [0, -1, 1000, 2.0, True, "4", ["../secret.safetensors"], None])
+    def test_the_number_of_files_is_a_number(self, folder: Path, count: object) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"files": count}))
+        with pytest.raises(ElmoError, match=r"files is .* a number from 1 to 999 is expected"):
+            elmo.load(folder)
+
+    def test_a_file_that_is_missing_is_named(self, folder: Path) -> None:
+        (folder / "model-00003-of-00005.safetensors").unlink()
+        with pytest.raises(ElmoError, match=r"cannot read .*model-00003-of-00005\.safetensors"):
+            elmo.load(folder)
+
+    def test_a_weight_in_two_files_is_refused(self, folder: Path) -> None:
+        first, second = (folder / f"model-0000{i}-of-00005.safetensors" for i in (1, 2))
+        save_file(load_file(second) | {"bilm.encoder.projection.bias": torch.zeros(20)}, second)
+        message = r"model-00002-of-00005\.safetensors has bilm\.encoder\.projection\.bias, and so has model-00001"
+        with pytest.raises(ElmoError, match=message):
+            elmo.load(folder)
+        assert first.exists()
+
+    def test_a_weight_is_in_the_file_of_its_scales(self, folder: Path) -> None:
+        first, second = (folder / f"model-0000{i}-of-00005.safetensors" for i in (1, 2))
+        weights, name = load_file(first), "bilm.encoder.projection.weight.scale"
+        save_file(load_file(second) | {name: weights.pop(name)}, second)
+        save_file(weights, first)
+        with pytest.raises(ElmoError, match=rf"weight is in another file than {name}"):
+            elmo.load(folder)
+
+    def test_a_name_twice_in_one_header_is_refused(self, folder: Path) -> None:
+        path = folder / "model-00001-of-00005.safetensors"
+        content = path.read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        header = content[8 : 8 + length].rstrip()
+        row = json.dumps(json.loads(header)["bilm.encoder.projection.bias"])
+        header = header[:-1] + f',"bilm.encoder.projection.bias":{row}}}'.encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
+        with pytest.raises(ElmoError, match=r"model-00001-of-00005\.safetensors .* a name stands twice in its header"):
+            elmo.load(folder)
+
+    @settings(max_examples=150)
+    @given(data=st.data())
+    def test_files_with_any_bytes_changed_load_or_are_refused(
+        self, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        folder = tmp_path_factory.mktemp("fuzz")
+        bilm = elmo.BiLM(ModelConfig.from_options(small_options(dim=5, projection_dim=2)))
+        elmo.save(elmo.Model.of(bilm), folder / "m", dtype="int8", max_file_mb=0.02)
+        path = data.draw(st.sampled_from(sorted((folder / "m").glob("*.safetensors"))))
+        content = bytearray(path.read_bytes())
+        for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=20)):
+            content[place] = data.draw(st.integers(0, 255))
+        path.write_bytes(content)
+        try:
+            elmo.load(folder / "m").embed(SENTENCES)
+        except ElmoError as error:
+            assert str(folder) in str(error)  # noqa: PT017 - either outcome is right
 
 
 class TestSaving:

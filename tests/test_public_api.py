@@ -39,6 +39,7 @@ ROWS = [
     ["lm.plans"],
     ["lm.graphs"],
     ["lm.train"],
+    ["formats.quantise"],
     ["formats.bundle", "formats.stored"],
     ["formats.bilm_tf", "formats.native"],
     ["formats"],

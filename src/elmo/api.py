@@ -19,6 +19,7 @@ from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors,
 from elmo.errors import ElmoError
 from elmo.formats import Format, left_out, read_model, write_model
 from elmo.formats.bundle import Bundle
+from elmo.formats.native import Dtype
 from elmo.lm.scores import Perplexity, ScoreOptions, Scorer, Scores, Substitute, head_of, perplexity, without_boundaries
 from elmo.model import BiLM, State
 
@@ -237,7 +238,15 @@ def load(
     return Model(**{f.name: getattr(bundle, f.name) for f in fields(Bundle)})
 
 
-def save(model: Bundle, path: str | PathLike[str], *, format: Format = "native", overwrite: bool = False) -> None:
+def save(
+    model: Bundle,
+    path: str | PathLike[str],
+    *,
+    format: Format = "native",
+    dtype: Dtype = "float32",
+    max_file_mb: float | None = None,
+    overwrite: bool = False,
+) -> None:
     """Save a model as a folder.
 
     Args:
@@ -245,8 +254,12 @@ def save(model: Bundle, path: str | PathLike[str], *, format: Format = "native",
         path: the folder; it appears whole or not at all.
         format: "native", or "bilm-tf" (which has no place for a warm start state, a learned mix or a head, and warns
             of each that it leaves out; its `vocab.txt` has the words).
+        dtype: of the large weights in a native folder: "float32" keeps every bit; "bfloat16" and "float16" take half
+            the room, "int8" (with a scale for each output) a quarter. Biases and other small weights stay float32.
+            What is loaded is float32 again; saved once more in the same type it gives the same bytes.
+        max_file_mb: split the weights of a native folder into files of at most so many MB (of 1,000,000 bytes).
         overwrite: replace a model that is there.
     """
-    write_model(model, Path(path), format=format, overwrite=overwrite)
+    write_model(model, Path(path), format=format, dtype=dtype, max_file_mb=max_file_mb, overwrite=overwrite)
     for note in left_out(model, format):
         warnings.warn(note, stacklevel=2)

@@ -252,6 +252,10 @@ def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
     format: Annotated[str, typer.Option(help="native or bilm-tf.")] = "native",
+    dtype: Annotated[
+        str, typer.Option(help="Of a native folder's large weights: float32, bfloat16, float16, int8.")
+    ] = "float32",
+    max_file_mb: Annotated[float | None, typer.Option(help="Split a native folder's weights into such files.")] = None,
     options: OptionsOption = None,
     vocab: VocabOption = None,
     warm_with: Annotated[
@@ -263,7 +267,7 @@ def convert(
     without_head: Annotated[bool, typer.Option("--without-head", help="Leave the language model's head out.")] = False,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Write a model in another format, with a warm start state, or without its head."""
+    """Write a model in another format or precision, with a warm start state, or without its head."""
     from dataclasses import replace
 
     from elmo.formats import check_target, left_out, write_model
@@ -271,12 +275,13 @@ def convert(
     check_target(Path(out), overwrite=overwrite)
     loaded = _load(source, options, vocab)
     chosen: Any = format
+    stored: Any = dtype
     if warm_with is not None:
         with _open_lines(warm_with, errors) as (lines, _):
             loaded = loaded.warmed(sentence for sentence in _sentences(lines, tokenize, language) if sentence)
     if without_head:
         loaded = replace(loaded, head=None)
-    write_model(loaded, Path(out), format=chosen, overwrite=overwrite)
+    write_model(loaded, Path(out), format=chosen, dtype=stored, max_file_mb=max_file_mb, overwrite=overwrite)
     print(f"{out}: {format}")
     for note in left_out(loaded, chosen):
         print(f"note: {note}", file=sys.stderr)
@@ -796,6 +801,8 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
         + (", skip connections" if lstm.use_skip_connections else ""),
         "clips": f"cell {lstm.cell_clip or 'none'}, projection {lstm.proj_clip or 'none'}",
     }
+    if model.stored is not None:
+        facts |= {"stored precision": model.stored.dtype, "bytes on disk": model.stored.size}
     if cnn is None:
         facts["input"] = f"words, a table of {config.n_words:,}"
     else:

@@ -8,7 +8,8 @@ from typing import Literal, get_args
 from elmo.errors import ElmoError
 from elmo.files import new_folder
 from elmo.formats import bilm_tf, native
-from elmo.formats.bundle import VOCAB_FILE, Bundle
+from elmo.formats.bundle import Bundle
+from elmo.formats.native import Dtype
 
 Format = Literal["native", "bilm-tf"]
 
@@ -29,7 +30,7 @@ def read_model(path: Path, *, options: Path | None = None, vocab: Path | None = 
     if not path.exists():
         raise ElmoError(f"there is no model at {path}")
     folder = path if path.is_dir() else path.parent
-    if native.is_native(folder) and (path.is_dir() or path.name in native.FILES):
+    if native.is_native(folder) and (path.is_dir() or native.is_ours(path.name)):
         if options is not None or vocab is not None:
             raise ElmoError(f"{folder} is a native folder, which has its own options and vocabulary: give none")
         return native.read(folder)
@@ -37,13 +38,30 @@ def read_model(path: Path, *, options: Path | None = None, vocab: Path | None = 
     return bilm_tf.read(weights, options or _options_in(folder), vocab)
 
 
-def write_model(bundle: Bundle, path: Path, *, format: Format = "native", overwrite: bool = False) -> None:
+def write_model(
+    bundle: Bundle,
+    path: Path,
+    *,
+    format: Format = "native",
+    dtype: Dtype = "float32",
+    max_file_mb: float | None = None,
+    overwrite: bool = False,
+) -> None:
     """Write a model as a folder in the given format; the folder appears whole or not at all."""
     if format not in get_args(Format):
         raise ElmoError(f"format is {format!r}: give one of {', '.join(get_args(Format))}")
+    if dtype not in get_args(Dtype):
+        raise ElmoError(f"dtype is {dtype!r}: give one of {', '.join(get_args(Dtype))}")
+    if format != "native" and (dtype != "float32" or max_file_mb is not None):
+        raise ElmoError(f"{format} is one file of float32: leave dtype and max_file_mb out, or give format 'native'")
+    if max_file_mb is not None and not max_file_mb > 0:
+        raise ElmoError(f"max_file_mb is {max_file_mb}: give a number above 0")
     check_target(path, overwrite=overwrite)
     with new_folder(path) as folder:
-        (native if format == "native" else bilm_tf).write(bundle, folder)
+        if format == "native":
+            native.write(bundle, folder, dtype=dtype, max_file_mb=max_file_mb)
+        else:
+            bilm_tf.write(bundle, folder)
 
 
 def left_out(bundle: Bundle, format: Format) -> list[str]:
@@ -64,8 +82,9 @@ def check_target(path: Path, *, overwrite: bool) -> None:
         raise ElmoError(f"{path} is a file: a folder is to be written there")
     if not overwrite:
         raise ElmoError(f"{path} exists: give another path, or say to overwrite it")
-    ours = {*native.FILES, bilm_tf.OPTIONS, VOCAB_FILE}
-    others = sorted(f.name for f in path.iterdir() if f.name not in ours and f.suffix not in (".hdf5", ".h5"))
+    others = sorted(
+        file.name for file in path.iterdir() if not (native.is_ours(file.name) or bilm_tf.is_ours(file.name))
+    )
     if others:
         raise ElmoError(f"{path} holds something else than a model ({others[0]}): it is not overwritten")
 

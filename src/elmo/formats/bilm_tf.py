@@ -25,6 +25,7 @@ from elmo.formats.bundle import (
     VOCAB_FILE,
     Bundle,
     Network,
+    Stored,
     check_finite,
     check_names,
     check_shape,
@@ -111,6 +112,11 @@ def to_theirs(tensor: Tensor, layout: Layout) -> np.ndarray[Any, np.dtype[np.flo
     return array[1:] if layout == "table" else array
 
 
+def is_ours(name: str) -> bool:
+    """Whether a file of this name belongs to this format."""
+    return name in (OPTIONS, VOCAB_FILE) or name.endswith((".hdf5", ".h5"))
+
+
 def read(weights: Path, options: Path, vocab: Path | None = None) -> Bundle:
     """Read a model from its two or three files; a `vocab.txt` beside the weights is found by itself."""
     raw_options = read_json(options)
@@ -120,8 +126,10 @@ def read(weights: Path, options: Path, vocab: Path | None = None) -> Bundle:
         except ElmoError as error:
             raise ElmoError(f"{options}: {error}") from error
         network = _read_network(file, config, weights)
+        dtype = ", ".join(sorted({str(file[name].dtype) for name in _datasets(file)}))
     words = vocab_in(weights.parent, config) if vocab is None else Vocabulary.read(vocab)
-    return Bundle(network=network, vocab=words, source="bilm-tf")
+    stored = Stored(dtype, weights.stat().st_size + options.stat().st_size)
+    return Bundle(network=network, vocab=words, source="bilm-tf", stored=stored)
 
 
 def write(bundle: Bundle, folder: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from elmo.config import ModelConfig
 from elmo.errors import ElmoError
@@ -82,6 +84,16 @@ def _network_of(bilm: BiLM) -> Network:
     return Network(bilm.config, bilm=bilm)
 
 
+@dataclass(frozen=True)
+class Stored:
+    """How a model is in the files that it was read from."""
+
+    dtype: str
+    """Type of its large weights."""
+    size: int
+    """Bytes, of all its files."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bundle:
     """A biLM and what may come with it."""
@@ -100,6 +112,8 @@ class Bundle:
     """The model card, Markdown."""
     source: str = "memory"
     """The format it was read from."""
+    stored: Stored | None = None
+    """How it is there."""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
@@ -160,9 +174,27 @@ def vocab_in(folder: Path, config: ModelConfig) -> Vocabulary | None:
         return None
 
 
+class _NoStartValues(TorchFunctionMode):
+    """Draws nothing: on the meta device that would import PyTorch's compiler first, a second's work."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.__name__.endswith(("normal_", "uniform_")):
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_storage() -> Iterator[None]:
+    """Modules made herein are places for weights to be assigned to, at no cost in time or memory."""
+    with torch.device("meta"), _NoStartValues():
+        yield
+
+
 def empty_bilm(config: ModelConfig) -> BiLM:
-    """A biLM without storage: a place for weights to be assigned to, at no cost in time or memory."""
-    with torch.device("meta"):
+    """A biLM without storage."""
+    with without_storage():
         return BiLM(config)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ElmoError
+from elmo.formats.quantise import dequantise_
 
 _PIECE = 2**22  # numbers
 
@@ -30,6 +31,13 @@ class Place:
     dtype: torch.dtype
     layout: Callable[[Tensor], Tensor] | None = None
     """Makes our layout of theirs, where they differ."""
+    scale: Place | None = None
+    """Where the scales of integers are, in the same file; see `quantise.py`."""
+
+    def rows(self, start: int, stop: int) -> Place:
+        """Some of its rows."""
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        return Place(self.offset + start * row, (max(0, stop - start), *self.shape[1:]), self.dtype)
 
 
 class StoredWeights:
@@ -38,7 +46,7 @@ class StoredWeights:
     def __init__(self, path: Path, places: Mapping[str, Place]) -> None:
         """Open the file, and keep it open."""
         self._path = path
-        self._places = dict(places)
+        self.places = dict(places)
         try:
             self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except OSError as error:
@@ -48,39 +56,48 @@ class StoredWeights:
 
     def __call__(self, name: str, rows: slice = slice(None)) -> Tensor:
         """Some rows of a weight, in our layout."""
-        place = self._places[name]
+        place = self.places[name]
         if place.layout is not None:
-            return place.layout(self._read(name, place.offset, place.shape, place.dtype))[rows]
+            return place.layout(self._read(name, place))[rows]
         if not place.shape:
-            return self._read(name, place.offset, (), place.dtype)
+            return self._read(name, place)
         start, stop, step = rows.indices(place.shape[0])
         assert step == 1
-        row = math.prod(place.shape[1:]) * place.dtype.itemsize
-        return self._read(name, place.offset + start * row, (max(0, stop - start), *place.shape[1:]), place.dtype)
+        values = self._read(name, place.rows(start, stop))
+        if place.scale is None or not len(values):
+            return values
+        size = place.shape[0] // place.scale.shape[0]
+        groups = start // size, -(-stop // size)
+        scale = self._read(name, place.scale.rows(*groups))
+        return dequantise_(values, scale, rows=size, skipped=start % size)
 
     def pieces(self, name: str) -> Iterator[Tensor]:
-        """All the numbers of a weight, some at a time, in no layout."""
-        place = self._places[name]
+        """All the numbers of a weight as they are in the file, some at a time, in no layout."""
+        place = self.places[name]
         count = math.prod(place.shape)
+        flat = Place(place.offset, (count,), place.dtype)
         for start in range(0, count, _PIECE):
-            offset = place.offset + start * place.dtype.itemsize
-            yield self._read(name, offset, (min(_PIECE, count - start),), place.dtype)
+            yield self._read(name, flat.rows(start, min(count, start + _PIECE)))
 
-    def _read(self, name: str, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def _read(self, name: str, place: Place) -> Tensor:
         if self._signature() != self._seen:
             raise ElmoError(f"{self._path} was changed since it was loaded: load it again")
-        # Pages of its own, which the system has back at once: an allocator would keep them, a model's size in all.
-        size = math.prod(shape) * dtype.itemsize
-        room = mmap.mmap(-1, max(1, size))
+        values = _pages(place.shape, place.dtype)
+        room = values.view(-1).view(torch.uint8).numpy().data
         done = 0
-        while done < size:
-            with memoryview(room) as view:
-                count = os.preadv(self._file, [view[done : min(size, done + 2**30)]], offset + done)
-            if count == 0:
+        while done < len(room):
+            got = os.preadv(self._file, [room[done : done + 2**30]], place.offset + done)
+            if got == 0:
                 raise ElmoError(f"{self._path} ends within {name}: the file is cut off")
-            done += count
-        return torch.frombuffer(room, dtype=dtype, count=math.prod(shape)).view(shape).float()
+            done += got
+        return values if place.dtype == torch.float32 else _pages(place.shape, torch.float32).copy_(values)
 
     def _signature(self) -> tuple[int, int]:
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns
+
+
+def _pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Pages of its own, which the system has back at once: an allocator would keep them, a model's size in all."""
+    count = math.prod(shape)
+    return torch.frombuffer(mmap.mmap(-1, max(1, count) * dtype.itemsize), dtype=dtype)[:count].view(shape)
