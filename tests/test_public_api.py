@@ -18,7 +18,7 @@ PACKAGE = Path(elmo.__file__).parent
 # From the bottom up: a module imports only from rows below its own (docs/design.md).
 ROWS = [
     ["errors"],
-    ["config", "files", "lines", "progress", "text", "vocab"],
+    ["config", "files", "lines", "options", "progress", "text", "vocab"],
     ["chars"],
     ["lm", "lm.corpus", "lm.reading"],
     ["lm.parts"],
@@ -50,6 +50,9 @@ ROWS = [
     ["bench", "lm.scores", "sinks"],
     ["jobs"],
     ["api"],
+    ["tasks", "tasks.metrics", "tasks.readers", "tasks.vectors"],
+    ["tasks.openings", "tasks.probe", "tasks.senses"],
+    ["tasks.command"],
     ["cli"],
     ["__main__"],
 ]
