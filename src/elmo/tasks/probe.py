@@ -37,11 +37,11 @@ class ProbeSettings:
 
     epochs: int = 40
     """At most."""
-    batch_size: int = 256
+    batch_size: int = 1024
     """Tokens."""
-    rate: float = 0.001
+    rate: float = 0.003
     """Halved after each epoch whose loss on the development set is no better than the best."""
-    patience: int = 5
+    patience: int = 4
     """Epochs without a better accuracy on the development set, after which training ends."""
     seed: int = 0
     """Decides the order of the tokens; all else is without chance."""
