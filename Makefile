@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
-.PHONY: demo test lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train clean
+.PHONY: demo test lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -48,6 +48,10 @@ bench-prepare: $(VENV)/.dev $(VENV)/.installed
 	$(PYTHON311) -m venv .peers/bert
 	.peers/bert/bin/python -m pip --quiet install -c constraints.txt torch transformers numpy
 	@touch $@
+
+# Tags, senses and the first words of sentences by layer and state: make intrinsic MODEL=folder DATA=../shared/data
+intrinsic: $(VENV)/.dev $(VENV)/.installed
+	$(BIN)/python scripts/intrinsic.py $(if $(MODEL),--model $(MODEL)) --data $(or $(DATA),../shared/data)
 
 clean:
 	rm -rf $(VENV) dist build

@@ -1,0 +1,214 @@
+"""Held-out perplexity of an interpolated Kneser-Ney n-gram model on prepared text, to compare a language model with.
+
+    python scripts/ngram_baseline.py CORPUS [--test TEXT]... [--order 5] [--json]
+
+CORPUS is what `elmo prepare` made; its held-out part is scored, and each TEXT (what `elmo prepare` takes, read as
+CORPUS was). Tokens, vocabulary and predictions are those of our models: words outside the vocabulary are `<UNK>`, which
+is a word like any other; a sentence is its words and its end, and nothing is known of the sentence before. The backward
+model reads sentences reversed.
+
+The model is irstlm's (Debian package `irstlm` 6.00.05), `tlm -lm=ImprovedKneserNey -ps=no`: modified Kneser-Ney, three
+discounts an order, interpolated, nothing pruned. `build-lm.sh` and `tlm -lm=KneserNey` will not do: the first takes
+plain counts for lower orders, whatever its options are called, and the second crashes. What is to know of `tlm`:
+
+- It sets aside for unknown words as much of the unigrams as if each word of the vocabulary had once been one, unless
+  `<unk>` stands in the text. It does, once, in a last sentence of its own; ours is another word.
+- It refuses a text whose words with one predecessor are not more than those with two, as it is where rare words are
+  `<UNK>`. So that last sentence also has invented words, as many as are needed. What the unigrams lose to them is
+  printed. Words of the vocabulary that training lacks are there, too, so that no word is unknown to `tlm`.
+
+Words are written as their numbers, so that none is mistaken for a mark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elmo.errors import ElmoError
+from elmo.lm.corpus import Corpus, SplitName
+from elmo.lm.reading import Lines, cut, find_sources
+from elmo.lm.scores import without_boundaries
+from elmo.text import Tokenizer
+
+TLM = Path("/usr/lib/irstlm/bin/tlm")
+BOS, EOS, UNK = 0, 1, 2  # in every vocabulary
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one text."""
+
+    name: str
+    sentences: int
+    tokens: int
+    unknown_rate: float
+    forward: float
+    backward: float
+    perplexity: float
+    """`exp` of the mean of the two losses, as bilm-tf and our training print it."""
+    mean: float
+    """Of the two perplexities."""
+
+
+def main() -> None:
+    """Train both directions and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--test", action="append", default=[], metavar="TEXT")
+    parser.add_argument("--order", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    try:
+        run(options.corpus, options.test, options.order, as_json=options.json)
+    except ElmoError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def run(folder: Path, texts: list[str], order: int, *, as_json: bool) -> None:
+    """Do it all."""
+    if not TLM.exists():
+        raise ElmoError(f"there is no {TLM}: apt-get install irstlm")
+    corpus = Corpus.open(folder)
+    sets = {"held out": list(split_ids(corpus, "valid"))}
+    sets |= {Path(text).name: list(text_ids(corpus, text)) for text in texts}
+    together = [one for ids in sets.values() for one in ids]
+    losses = [score(corpus, together, order, backward=backward) for backward in (False, True)]
+    results, done = [], 0
+    for name, ids in sets.items():
+        results.append(result(name, ids, *(loss[done : done + count(ids)] for loss in losses)))
+        done += count(ids)
+    if len(results) > 1:
+        results.append(result("all", together, *losses))
+    if as_json:
+        print(json.dumps([asdict(one) for one in results], indent=2))
+        return
+    print(f"| {order}-gram | sentences | words | unknown | forward | backward | both | mean |")
+    print("|---" * 8 + "|")
+    for one in results:
+        numbers = " | ".join(f"{number:.1f}" for number in (one.forward, one.backward, one.perplexity, one.mean))
+        print(f"| {one.name} | {one.sentences:,} | {one.tokens:,} | {100 * one.unknown_rate:.2f} % | {numbers} |")
+
+
+def split_ids(corpus: Corpus, name: SplitName) -> Iterator[Ids]:
+    """Sentences of prepared text as vocabulary ids."""
+    targets = np.asarray(corpus.targets())
+    for shard in corpus.split(name).shards:
+        starts = shard.starts.astype(np.int64)
+        for block in range(0, len(starts) - 1, 2**16):
+            cuts = starts[block : block + 2**16 + 1]
+            ids = targets[np.asarray(shard.tokens[cuts[0] : cuts[-1]])]
+            yield from np.split(ids, cuts[1:-1] - cuts[0])
+
+
+def text_ids(corpus: Corpus, text: str) -> Iterator[Ids]:
+    """Sentences of other text, read as the corpus was."""
+    language = corpus.settings["language"]
+    lines = (line for piece in cut(find_sources([text])) for line in Lines(piece, field=corpus.settings["field"]))
+    if language is None:
+        sentences: Iterable[list[str]] = (line.split() for line in lines)
+    else:
+        tokenizer = Tokenizer(language)
+        sentences = (sentence.tokens for line in lines for sentence in tokenizer(line))
+    for words in without_boundaries(sentences):
+        yield np.array(corpus.vocab.ids(words), np.int32)
+
+
+def score(corpus: Corpus, held_out: list[Ids], order: int, *, backward: bool) -> NDArray[np.float64]:
+    """Train, and give `-ln p` of each prediction of the held-out sentences, in their order: `(words + sentences,)`."""
+    with tempfile.TemporaryDirectory(prefix="elmo-ngram-") as folder:
+        train, test, out = (Path(folder) / name for name in ("train", "test", "out"))
+        write(train, split_ids(corpus, "train"), backward=backward)
+        with train.open("a") as file:
+            file.write(f"<s> {' '.join(last_sentence(corpus, backward=backward))} </s>\n")
+        write(test, held_out, backward=backward)
+        options = [f"-tr={train}", f"-n={order}", "-lm=ImprovedKneserNey", "-ps=no", f"-te={test}", f"-op={out}"]
+        start = time.monotonic()
+        memory = call_tlm(options, Path(folder) / "log")
+        direction = "backward" if backward else "forward"
+        print(f"{direction}: {time.monotonic() - start:.0f} s and {memory / 2**20:,.0f} MB in tlm", file=sys.stderr)
+        with out.open() as file:
+            logs = np.array([float(line.rsplit(maxsplit=1)[1]) for line in file])
+    if len(logs) != count(held_out):
+        raise ElmoError(f"tlm made {len(logs):,} predictions where {count(held_out):,} were asked")
+    return -logs * math.log(10)
+
+
+def call_tlm(options: list[str], log: Path) -> int:
+    """Run it; its largest memory, in bytes."""
+    largest = 0
+    with log.open("wb") as file, subprocess.Popen([str(TLM), *options], stdout=file, stderr=file) as process:
+        while process.poll() is None:
+            status = Path(f"/proc/{process.pid}/status").read_text()  # what is asked afterwards counts us, too
+            peak = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+            largest = max([largest, *(1024 * int(size) for size in peak)])
+            time.sleep(0.1)
+    if process.returncode:
+        raise ElmoError(f"tlm failed with {process.returncode}: {log.read_text(errors='replace')[-400:]}")
+    return largest
+
+
+def write(path: Path, sentences: Iterable[Ids], *, backward: bool) -> None:
+    """Write sentences with their boundaries, a line each."""
+    if shutil.disk_usage(path.parent).free < 2**28:
+        raise ElmoError(f"the disk of {path.parent} is almost full: set TMPDIR")
+    with path.open("w") as file:
+        for ids in sentences:
+            file.write(f"<s> {' '.join(map(str, (ids[::-1] if backward else ids).tolist()))} </s>\n")
+
+
+def last_sentence(corpus: Corpus, *, backward: bool) -> list[str]:
+    """What `tlm` needs to see at the end of its text: see above."""
+    V = len(corpus.vocab)
+    targets = np.asarray(corpus.targets()).astype(np.int64)
+    pairs: NDArray[np.int64] = np.zeros(0, np.int64)
+    for shard in corpus.split("train").shards:
+        ids, starts = targets[np.asarray(shard.tokens)], shard.starts.astype(np.int64)
+        first, last = (BOS, EOS) if not backward else (EOS, BOS)
+        before = np.insert(
+            ids, starts[:-1], first
+        )  # each word's neighbour before it, the sentence's start for the first
+        before = np.delete(before, starts[1:] + np.arange(len(starts) - 1))  # the last words' own places
+        behind = np.append(ids[1:], last)
+        behind[starts[1:] - 1] = last
+        previous = behind if backward else before
+        pairs = np.unique(np.concatenate([pairs, previous * V + ids]))
+    predecessors = np.bincount(pairs % V, minlength=V)
+    unseen = [str(id) for id in range(UNK, V) if predecessors[id] == 0]
+    once, twice = int((predecessors == 1).sum()) + len(unseen), int((predecessors == 2).sum())
+    invented = [f"x{number}" for number in range(max(0, twice - once + 1))]
+    lost = (len(invented) + 1) / (predecessors.sum() + len(unseen) + len(invented) + 1)
+    print(f"invented words: {len(invented):,}, with {100 * lost:.2f} % of the unigrams' probability", file=sys.stderr)
+    return ["<unk>", *unseen, *invented]
+
+
+def count(sentences: list[Ids]) -> int:
+    """Predictions: words and ends of sentences."""
+    return sum(len(ids) + 1 for ids in sentences)
+
+
+def result(name: str, ids: list[Ids], forward: NDArray[np.float64], backward: NDArray[np.float64]) -> Result:
+    """Add a text up."""
+    tokens = sum(map(len, ids))
+    unknown = sum(int((one == UNK).sum()) for one in ids)
+    losses = float(forward.mean()), float(backward.mean())
+    ahead, back = (math.exp(loss) for loss in losses)
+    return Result(name, len(ids), tokens, unknown / tokens, ahead, back, math.exp(sum(losses) / 2), (ahead + back) / 2)
+
+
+if __name__ == "__main__":
+    main()
