@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -138,7 +138,7 @@ def _embedder(
 
 
 @contextmanager
-def _bars(totals: Mapping[str, int], quiet: bool) -> Iterator[Any]:
+def _bars(totals: Mapping[str, int], quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar for each data set, one after the other: called with its name, sentences and tokens."""
     from elmo.progress import ProgressBar
 
