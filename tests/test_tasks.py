@@ -132,7 +132,7 @@ class TestVectors:
 
     def test_a_disk_that_is_too_small_is_an_error(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(vectors_module, "_IN_MEMORY", 0)
-        monkeypatch.setattr(vectors_module.shutil, "disk_usage", lambda path: SimpleNamespace(free=1))
+        monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1))
         with (
             pytest.raises(ElmoError, match="do not fit on the disk"),
             token_vectors(elmo.load(folder).embedder(layers="all"), [["a"]]),
