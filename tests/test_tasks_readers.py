@@ -173,6 +173,7 @@ class TestWsd:
             (XML.replace("<corpus", '<!DOCTYPE x [<!ENTITY a "b">]>\n<corpus'), "line 2: found a document type"),
             (XML.replace("&amp;", "&b;"), r"line 5: no XML \(undefined entity\)"),
             (XML.replace("</corpus>", ""), "no XML"),
+            (XML.replace("<sentence", "<sentence><sentence", 1), "found a <sentence> within another"),
             (XML.replace(' pos="ADJ"', ""), "line 6: found an instance without 'pos'"),
             (XML.replace("ADJ", "JJ"), "line 6: found pos 'JJ', expected one of NOUN, VERB, ADJ, ADV"),
             (XML.replace("s0.t1", "s0.t7"), "line 6: found instance 'd0.s0.t7', for which there is no key"),

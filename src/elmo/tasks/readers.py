@@ -243,6 +243,8 @@ class _WsdReader:
 
     def _start(self, name: str, attributes: Mapping[str, str]) -> None:
         if name == "sentence":
+            if self._tokens is not None:
+                raise self._wrong("a <sentence> within another", "one behind the other")
             self._tokens, self._instances = [], []
         elif name in ("wf", "instance"):
             if self._tokens is None or self._open is not None:
