@@ -77,14 +77,19 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def on_sides(corpus: Corpus, documents: Sequence[Document]) -> list[str]:
     """The side of each document; fails where a sentence is missing, out of order or on both sides."""
-    rest = {name: sentences_of(corpus, name) for name in ("train", "valid")}
-    sides = []
+    whole = {name: sentences_of(corpus, name) for name in ("train", "valid")}
+    # One document may begin as another does, so all ways to deal them out are tried, side by side.
+    ways: list[tuple[dict[str, int], list[str]]] = [(dict.fromkeys(whole, 0), [])]
     for document in documents:
-        side = next(name for name in rest if rest[name][: len(document)] == document)
-        del rest[side][: len(document)]
-        sides.append(side)
-    assert rest == {"train": [], "valid": []}
-    return sides
+        ways = [
+            (read | {name: read[name] + len(document)}, [*sides, name])
+            for read, sides in ways
+            for name, sentences in whole.items()
+            if sentences[read[name] : read[name] + len(document)] == document
+        ]
+        ways = list({tuple(read.values()): (read, sides) for read, sides in reversed(ways)}.values())
+    ends = {name: len(sentences) for name, sentences in whole.items()}
+    return next(sides for read, sides in ways if read == ends)
 
 
 class TestContent:
