@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from elmo.bench import machine
 from elmo.engine.precision import Precision
 from elmo.formats.native import Dtype
 from elmo.lm.softmax import SoftmaxHead
+from elmo.tasks.readers import read_conllu
 from elmo.vocab import Vocabulary
 
 TEXT = Path(__file__).parents[2] / "shared" / "data" / "tasks" / "pos_ewt.tar.xz"
@@ -45,19 +45,6 @@ loaded = time.perf_counter()
 model.embed(["The cat sat ."], precision=sys.argv[2])
 print(loaded - start, time.perf_counter() - start)
 """
-
-
-def sentences_of(path: Path) -> list[list[str]]:
-    """The first sentences of the treebank's test part."""
-    with tarfile.open(path) as archive:
-        member = archive.extractfile(MEMBER)
-        assert member is not None
-        text = member.read().decode()
-    found = []
-    for block in text.split("\n\n")[:SENTENCES]:
-        rows = [line.split("\t") for line in block.splitlines() if line and line[0] != "#"]
-        found.append([row[1] for row in rows if row[0].isdigit()])
-    return found
 
 
 def drawn(dim: int, projection: int, highways: int, head_words: int | None = None) -> elmo.Model:
@@ -120,7 +107,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help="folders of models of your own")
     parser.add_argument("--text", type=Path, default=TEXT)
     arguments = parser.parse_args()
-    sentences = sentences_of(arguments.text)
+    sentences = [list(one.tokens) for one in read_conllu(f"{arguments.text}/{MEMBER}")[:SENTENCES]]
     print(f"{datetime.now(UTC):%Y-%m-%d}, {machine()}; {sum(map(len, sentences)):,} words\n")
     models = {
         "4096/512, random": lambda: drawn(4096, 512, 2),

@@ -43,7 +43,6 @@ _GRAPHS_KEPT = 64
 _TOKENS_KEPT = 2**16  # room for so many stays, 16 KB each at the published size
 _LEAST_ROWS, _LEAST_TOKENS = 16, 32  # of a graph
 _LEAST_RESIDENT = 3  # steps; fewer do not pay for bringing the weights
-_SPLITS = 4  # at most: see triton_lstm.project_tile
 _WORDS_AT_ONCE = 1024  # through the character encoder: 200 MB
 
 
@@ -368,7 +367,7 @@ class _Room:
             y=high(n_layers, 2, tokens, width),
             a=low(n_layers, 2, tokens, 2 * width),
             z=low(2, _AHEAD_TOKENS, 4 * cells),
-            partial=high(_SPLITS, n_layers, 2, rows, width),
+            partial=high(triton_lstm.SPLITS, n_layers, 2, rows, width),
             counters=ints(triton_lstm.n_counters(rows, width, n_layers)),
             arrivals=ints(2 * 64),
             table=torch.zeros(3, tokens + 2 * _SPARE, dtype=torch.int32, device=device),

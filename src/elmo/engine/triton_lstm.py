@@ -330,6 +330,12 @@ def project_backward_kernel(
         tl.store(dm + token, acc.to(dm.dtype.element_ty), mask=inside)
 
 
+SPLITS = 4
+"""Programs that share a tile's sum in `project`, at most."""
+SPLITS_BACK = 8
+"""The same in `project_backward`."""
+
+
 def n_counters(rows: int, projection: int, layers: int) -> int:
     """Counters that split sums need at most: a tile has 16 rows and 32 columns or more."""
     return -(-rows // 16) * (projection // 32) * 2 * layers
@@ -487,6 +493,7 @@ def project(
     D = h.shape[-1]
     tile = tile or project_tile(rows, m.dtype)
     tiles, columns, depth = triton.cdiv(rows, tile.rows), min(tile.columns, P), min(tile.depth, D // tile.split)
+    assert tile.split <= len(partial)
     assert tile.split == 1 or tiles * (P // columns) * 2 * layers <= len(counters)
     project_kernel[(tiles * (P // columns), tile.split, 2 * layers)](
         _blocks(h, tile.rows, depth),
@@ -572,6 +579,7 @@ def project_backward(
     G = dz.shape[3]
     tile = tile or project_backward_tile(B, dm.dtype)
     tiles, columns, depth = triton.cdiv(B, tile.rows), min(tile.columns, P), min(tile.depth, G // tile.split)
+    assert tile.split <= len(partial)
     assert tile.split == 1 or tiles * (P // columns) * 2 <= len(counters)
     project_backward_kernel[(tiles * (P // columns), tile.split, 2)](
         _blocks(dz, tile.rows, depth),

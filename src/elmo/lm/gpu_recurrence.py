@@ -20,8 +20,6 @@ from elmo.engine import triton_lstm as kernels
 from elmo.lm.recurrence import Clips
 from elmo.lstm import FORGET_BIAS
 
-_SPLITS = 8  # programs that share a sum, at most
-
 
 class GpuRecurrence(Function):
     """The arguments and results of `recurrence.Recurrence`, for layers with a projection."""
@@ -98,5 +96,5 @@ def _tables(T: int, B: int, P: int, device: torch.device) -> tuple[kernels.Place
     rows = torch.full((T + 1,), B, dtype=torch.int32, device=device)
     rows[T] = 0
     places = kernels.Places(ends, rows, torch.zeros(1, dtype=torch.int32, device=device))
-    partial = torch.empty(_SPLITS, 2, B, P, device=device)
+    partial = torch.empty(kernels.SPLITS_BACK, 2, B, P, device=device)
     return places, partial, torch.zeros(kernels.n_counters(B, P, 1), dtype=torch.int32, device=device)
