@@ -34,7 +34,7 @@ DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 def make_bilm(*, n_layers: int = 2, skip: bool = True, clip: float | None = 3.0, width: int = 64) -> BiLM:
     options: dict[str, Any] = {
         "lstm": {
-            "dim": 128 if width == 64 else 8 * width,
+            "dim": 128 if width == 64 else 256 if width == 192 else 8 * width,
             "projection_dim": width,
             "n_layers": n_layers,
             "use_skip_connections": skip,
@@ -92,6 +92,14 @@ def test_a_batch_gets_the_references_vectors_and_state(n_layers: int, skip: bool
     assert largest(ours.state.m, theirs.state.m) <= 1e-5
     assert largest(ours.state.c, theirs.state.c) <= 1e-5
     assert torch.equal(ours.mask, theirs.mask)
+
+
+def test_sizes_need_not_be_powers_of_two() -> None:
+    bilm = make_bilm(width=192)
+    words, places = make_batch([3, 5, 1], width=192)
+    ours, theirs = make_engine(bilm).contextualise(words, places), reference(bilm, words, places, None)
+    assert largest(ours.layers, theirs.layers) <= 1e-5
+    assert largest(ours.state.c, theirs.state.c) <= 1e-5
 
 
 @settings(max_examples=4)
@@ -175,11 +183,11 @@ def test_the_order_of_the_gates_can_be_undone() -> None:
     assert torch.equal(packed[32:36], torch.stack([f[0], o[0], f[1], o[1]]))
 
 
-@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize(("clip", "P"), [(None, 64), (0.5, 64), (0.5, 192)])
 @pytest.mark.parametrize("rows", [1, 5, 20])
-def test_the_gradients_of_a_layer_are_those_of_the_readable_one(clip: float | None, rows: int) -> None:
+def test_the_gradients_of_a_layer_are_those_of_the_readable_one(clip: float | None, P: int, rows: int) -> None:
     torch.manual_seed(0)
-    P, D, T = 64, 128, 3
+    D, T = 128 if P == 64 else 256, 3
     shapes = ((2, 2 * P, 4 * D), (2, 4 * D), (2, D, P), (2, T, rows, P))
     kernel, bias, projection, x = ((0.2 * torch.randn(shape, device=DEVICE)).requires_grad_() for shape in shapes)
     m, c, slope = (torch.randn(shape, device=DEVICE) for shape in ((2, rows, P), (2, rows, D), (2, T, rows, P)))

@@ -27,6 +27,7 @@ from elmo.lm.plans import _rounded
 from elmo.lm.run import LAST, METRICS, pretrain
 from elmo.lm.settings import OptimizerSettings
 from elmo.lm.softmax import (
+    PADDING,
     Samples,
     SoftmaxHead,
     fused_losses,
@@ -178,6 +179,28 @@ class TestKernels:
         got = torch.autograd.grad((found * weights).sum(), leaves)
         for one, other in zip(got, want, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+    def test_the_full_softmax_by_kernels_is_the_plain_one_with_the_same_gradients(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("elmo.lm.kernels._SAMPLES_AT_ONCE", 8)
+        generator = torch.Generator().manual_seed(0)
+        head = SoftmaxHead(21, 6)
+        with torch.no_grad():
+            head.bias.normal_(generator=generator)
+        h = (3 * torch.randn(9, 6, generator=generator)).requires_grad_()
+        targets = torch.randint(21, (9,), generator=generator)
+        targets[4] = PADDING
+        weights = torch.rand(9, generator=generator)
+        expected = head(h, targets)
+        want = torch.autograd.grad((expected * weights).sum(), [h, head.weight, head.bias])
+        there = head.to(DEVICE)
+        found = there.fused(h.to(DEVICE), targets.to(DEVICE))
+        torch.testing.assert_close(found.to(CPU), expected, rtol=1e-5, atol=1e-6)
+        assert found[4] == 0
+        got = torch.autograd.grad((found * weights.to(DEVICE)).sum(), [h, there.weight, there.bias])
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one.to(CPU), other, rtol=1e-4, atol=1e-6)
 
     def test_losses_keep_nothing_alive_that_they_were_made_from(self) -> None:
         h = torch.randn(3, 6)

@@ -319,6 +319,24 @@ class TestRun:
         assert reports[-1].positions == 24 * 4 * 6
         assert all(math.isfinite(r.loss) for r in reports)
 
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("step", [5, 8])  # one of them is validated
+    def test_a_run_that_is_told_to_stop_saves_its_step_first(self, tmp_path: Path, number: int, step: int) -> None:
+        def tell(report: run.Report) -> None:
+            if report.event.step == step and isinstance(report.event, Stepped):
+                signal.raise_signal(number)
+
+        handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(config(), small_corpus(), tmp_path / "cut", report=tell)
+        assert handlers == [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+        done = []
+        pretrain(config(), small_corpus(), tmp_path / "cut", resume=True, report=lambda r: done.append(r.event.step))
+        assert done[0] == step + 1
+        pretrain(config(), small_corpus(), tmp_path / "whole")
+        for name in (LAST, BEST, METRICS):
+            assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
     def test_a_second_run_in_the_folder_is_kept_out(self, tmp_path: Path) -> None:
         def start_another(report: run.Report) -> None:
             with pytest.raises(ElmoError, match="another run is going on"):

@@ -9,7 +9,7 @@ import torch
 
 _OLDEST_TRITON = (3, 6)  # which PyTorch 2.10 and later bring; older ones were not tried
 _OLDEST_GPU = (8, 0)  # compute capability
-_LEAST_SIZE = 64  # of a cell or a projection that the LSTM's kernels know; they must be powers of 2, too
+_SIZE = 64  # of which cells and projections that the LSTM's kernels know are multiples
 
 
 @cache
@@ -34,5 +34,4 @@ def _triton() -> tuple[int, ...]:
 
 def has_lstm_kernels(device: torch.device, cells: int, projection: int) -> bool:
     """Whether `triton_lstm.py` runs on a device and knows an LSTM of this size."""
-    powers = all(size >= _LEAST_SIZE and size & (size - 1) == 0 for size in (cells, projection))
-    return device.type == "cuda" and powers and has_triton(device)
+    return device.type == "cuda" and cells % _SIZE == projection % _SIZE == 0 and has_triton(device)

@@ -19,6 +19,7 @@ Shapes: K layers, 2 directions, N tokens, B rows, P projection, D cell, G = 4 * 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import torch
@@ -355,7 +356,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut up."""
+    """How a product is cut up: in powers of 2, and no coarser than its size can be divided."""
 
     rows: int
     columns: int
@@ -439,7 +440,7 @@ def gates(
     """
     P, (*_, capacity, D) = w.shape[-2] // 2, h.shape
     tile = tile or gates_tile(rows, a.dtype)
-    tiles, depth = triton.cdiv(rows, tile.rows), min(tile.depth, P)
+    tiles, depth = triton.cdiv(rows, tile.rows), gcd(tile.depth, P)
     gates_kernel[(tiles * (D // tile.columns), 2 * layers)](
         _blocks(a, tile.rows, depth),
         _blocks(w, depth, 4 * tile.columns),
@@ -492,7 +493,7 @@ def project(
     *_, capacity, P = m.shape
     D = h.shape[-1]
     tile = tile or project_tile(rows, m.dtype)
-    tiles, columns, depth = triton.cdiv(rows, tile.rows), min(tile.columns, P), min(tile.depth, D // tile.split)
+    tiles, columns, depth = triton.cdiv(rows, tile.rows), gcd(tile.columns, P), gcd(tile.depth, D // tile.split)
     assert tile.split <= len(partial)
     assert tile.split == 1 or tiles * (P // columns) * 2 * layers <= len(counters)
     project_kernel[(tiles * (P // columns), tile.split, 2 * layers)](
@@ -538,7 +539,7 @@ def gates_backward(
     _, T, B, P = dm.shape
     D = dc.shape[2]
     tile = tile or gates_backward_tile(B, dm.dtype)
-    tiles, depth = triton.cdiv(B, tile.rows), min(tile.depth, P)
+    tiles, depth = triton.cdiv(B, tile.rows), gcd(tile.depth, P)
     gates_backward_kernel[(tiles * (D // tile.columns), 2)](
         _blocks(dm, tile.rows, depth),
         _blocks(w, tile.columns, depth),
@@ -578,7 +579,7 @@ def project_backward(
     _, T, B, P = dm.shape
     G = dz.shape[3]
     tile = tile or project_backward_tile(B, dm.dtype)
-    tiles, columns, depth = triton.cdiv(B, tile.rows), min(tile.columns, P), min(tile.depth, G // tile.split)
+    tiles, columns, depth = triton.cdiv(B, tile.rows), gcd(tile.columns, P), gcd(tile.depth, G // tile.split)
     assert tile.split <= len(partial)
     assert tile.split == 1 or tiles * (P // columns) * 2 <= len(counters)
     project_backward_kernel[(tiles * (P // columns), tile.split, 2)](

@@ -13,6 +13,8 @@ import json
 import math
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -93,6 +95,9 @@ def run_training(
         resume: go on from the folder's checkpoint if it has one.
         report: called after every step and validation.
         finish: called in the first rank when the run has ended, while no other run can be in the folder.
+
+    Raises:
+        KeyboardInterrupt: the process was told to stop (SIGINT, SIGTERM); the run is saved as it stood.
     """
     ranks = training.ranks
     with _locked(folder, ranks, resume=resume):
@@ -104,7 +109,8 @@ def run_training(
                 beside.write_text(json.dumps(training.config.to_dict(), indent=2) + "\n", encoding="utf-8")
         run = _Run(training, folder, progress)
         try:
-            run.go(report)
+            with _stopped_by_signals(training):
+                run.go(report)
         except (ElmoError, OSError) as error:  # a full disk may also meet the metrics
             where = f"the last good checkpoint is of step {run.saved:,}: {folder / LAST}"
             raise ElmoError(f"{error}; {where}" if run.saved else str(error)) from error
@@ -157,11 +163,15 @@ class _Run:
                         board.add_scalar(name, value, event.step)
                 report(self._report(event))
                 # Not between a step and its validation: a run that went on from there would leave the validation out.
-                due = event.step % settings.checkpoint_every == 0 and not self.training.validates_now
-                if isinstance(event, Validated) or due:
+                validated = isinstance(event, Validated)
+                settled = event.step == training.step and (validated or not training.validates_now)
+                due = event.step % settings.checkpoint_every == 0 or training.stopping
+                if settled and (validated or due):
                     self._save(metrics)
                 if self._stopped():
                     return
+                if settled and training.stopping and event.step < training.steps:
+                    raise KeyboardInterrupt
 
     def _events(self) -> Iterator[Event]:
         # A run that goes on from its start has done this validation: its line is in the metrics.
@@ -238,6 +248,33 @@ class _Run:
             file.truncate(self.progress.metrics_bytes)
             file.seek(self.progress.metrics_bytes)
             yield file
+
+
+@contextmanager
+def _stopped_by_signals(training: Training) -> Iterator[None]:
+    """Let Ctrl-C and a scheduler's SIGTERM wait until the step under way is over and saved; a second one does not.
+
+    Several ranks would stop at different steps: they are cut as they are, and go on from the last checkpoint.
+    """
+    if training.ranks.size > 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def stop(number: int, frame: object) -> None:
+        training.stopping = True
+        restore()
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        restore()
 
 
 def _export(folder: Path, training: Training) -> None:

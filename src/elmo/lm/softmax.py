@@ -27,6 +27,7 @@ PADDING = -1
 """The target of a position that is not counted: its loss is 0."""
 
 _LOGITS_AT_ONCE = 2**24  # 64 MB in float32, whatever the vocabulary
+_LOGITS_KEPT = 2**31  # on a GPU, where computing them twice is what costs: 4 GB in bfloat16
 
 
 class SoftmaxHead(nn.Module):
@@ -44,7 +45,9 @@ class SoftmaxHead(nn.Module):
         return len(self.bias)
 
     def forward(self, h_NP: Tensor, targets_N: Tensor) -> Tensor:
-        """`-ln p(target)` of each position, `(N,)`, over the whole vocabulary; never all logits at a time."""
+        """`-ln p(target)` of each position, `(N,)`, over the whole vocabulary; logits within a bound at a time."""
+        if h_NP.is_cuda and len(h_NP) * self.n_words <= _LOGITS_KEPT and has_triton(h_NP.device):
+            return self.fused(h_NP, targets_N)
         at_once = max(1, _LOGITS_AT_ONCE // self.n_words)
         if len(h_NP) <= at_once:
             return self._chunk(h_NP, targets_N)
@@ -54,6 +57,13 @@ class SoftmaxHead(nn.Module):
         # Kept logits would undo the bound: they are computed again on the way back.
         again = [checkpoint(self._chunk, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
         return torch.cat(again)
+
+    def fused(self, h_NP: Tensor, targets_N: Tensor) -> Tensor:
+        """The same by Triton kernels: every word is a sample, but for a position's target."""
+        targets = targets_N.clamp(min=0)
+        true_N = (h_NP * F.embedding(targets, self.weight)).sum(dim=-1) + self.bias[targets]
+        losses_N = fused_losses(h_NP, self.weight, self.bias, true_N, targets_N.int(), _products_dtype(h_NP))
+        return losses_N * (targets_N != PADDING)
 
     def _chunk(self, h_NP: Tensor, targets_N: Tensor) -> Tensor:
         return F.cross_entropy(_wide(self.logits(h_NP)), targets_N, ignore_index=PADDING, reduction="none")
@@ -190,9 +200,10 @@ def sampled_losses(rows: Rows, n_words: int, h_NP: Tensor, targets_N: Tensor, sa
     at = torch.searchsorted(samples.ids, targets_N).clamp(max=len(samples.ids) - 1)
     if h_NP.is_cuda and has_triton(h_NP.device):
         hits_N = torch.where(samples.ids[at] == targets_N, at, -1).int()
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else h_NP.dtype
         bias_S = rows.bias[sampled_place] - correction_S
-        return fused_losses(h_NP, F.embedding(sampled_place, rows.weight), bias_S, true_N, hits_N, dtype)
+        return fused_losses(
+            h_NP, F.embedding(sampled_place, rows.weight), bias_S, true_N, hits_N, _products_dtype(h_NP)
+        )
     sampled_NS = F.linear(h_NP, F.embedding(sampled_place, rows.weight), rows.bias[sampled_place] - correction_S)
     (hit,) = torch.nonzero(samples.ids[at] == targets_N, as_tuple=True)
     sampled_NS = sampled_NS.index_put((hit, at[hit]), sampled_NS.new_tensor(torch.finfo(sampled_NS.dtype).min))
@@ -241,6 +252,12 @@ class _Fused(Function):
         softmax_slopes_(logits_NS, bias_S, hits_N, lse_N, slopes_N)
         dh, dweight = logits_NS @ weight, logits_NS.T @ h
         return dh.float(), dweight.float(), logits_NS.sum(dim=0, dtype=torch.float32), -slopes_N, None, None
+
+
+def _products_dtype(x: Tensor) -> torch.dtype:
+    """What products of a tensor are computed in here."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def _wide(x: Tensor) -> Tensor:

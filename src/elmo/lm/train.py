@@ -128,6 +128,8 @@ class Training:
         exact = config.softmax.kind != "adaptive"
         self.planned = ranks.device.type == "cuda" and alone and exact and has_triton(ranks.device)
         """Whether steps are planned on the host and launched whole (`graphs.py`)."""
+        self.stopping = False
+        """Whether the run is to end, for now, with the step under way."""
 
     @property
     def positions_a_step(self) -> int:
@@ -223,7 +225,7 @@ class Training:
     @property
     def settles_now(self) -> bool:
         """Whether the step that was taken last must be over before the next: it is validated or saved."""
-        return self.validates_now or self.step % self.config.train.checkpoint_every == 0
+        return self.stopping or self.validates_now or self.step % self.config.train.checkpoint_every == 0
 
     @torch.no_grad()
     def validate(self) -> Validated:
