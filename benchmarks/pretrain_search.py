@@ -21,19 +21,22 @@ from elmo.lm.settings import TrainConfig
 from elmo.lm.train import Training, Validated, train
 
 CONFIG = Path(__file__).parents[1] / "configs" / "default.toml"
-ADAMW = ["optimizer.kind=adamw", "optimizer.rate=0.001", "optimizer.beta2=0.99", "optimizer.warmup=100"]
+ADAGRAD = ["optimizer.kind=adagrad", "optimizer.rate=0.2", "optimizer.clip=10"]
 FULL = ["softmax.kind=full"]
 CANDIDATES = {
-    "adagrad, no decay": ["optimizer.decay=none"],
-    "adagrad": [],
-    "adagrad, full softmax": FULL,
-    "adamw": ADAMW,
-    "adamw, full softmax": [*ADAMW, *FULL],
-    "adamw 0.002, full softmax": [*ADAMW, *FULL, "optimizer.rate=0.002"],
-    "adamw, full softmax, 512 rows": [*ADAMW, *FULL, "data.rows=512"],
-    "adamw, full softmax, no dropout": [*ADAMW, *FULL, "train.dropout=0"],
-    "adamw, full softmax, 2048/256": [*ADAMW, *FULL, "model.lstm.projection_dim=256"],
-    "adamw, full softmax, 4096/256": [*ADAMW, *FULL, "model.lstm.projection_dim=256", "model.lstm.dim=4096"],
+    "default": [],
+    "rate 0.0005": ["optimizer.rate=0.0005"],
+    "rate 0.002": ["optimizer.rate=0.002"],
+    "rate 0.004": ["optimizer.rate=0.004"],
+    "full softmax": FULL,
+    "adagrad": ADAGRAD,
+    "adagrad, no decay": [*ADAGRAD, "optimizer.decay=none"],
+    "adagrad, full softmax": [*ADAGRAD, *FULL],
+    "nothing forgotten": ["data.forget=0"],
+    "no dropout": ["train.dropout=0"],
+    "512 rows": ["data.rows=512"],
+    "2048/256": ["model.lstm.projection_dim=256"],
+    "4096/256": ["model.lstm.projection_dim=256", "model.lstm.dim=4096"],
 }
 WARM, TIMED = 30, 40
 

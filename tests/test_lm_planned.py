@@ -302,8 +302,9 @@ class TestKernels:
         {"train__head_steps": 2, "softmax__kind": "full"},
         {"model": {"lstm": small_options()["lstm"], "n_tokens_vocab": len(small_corpus().vocab)}},
         {"optimizer__clip": 0.5},
+        {"data__forget": 0.5},
     ],
-    ids=["as published", "full", "adamw", "head first", "head first, full", "words", "clipped"],
+    ids=["as published", "full", "adamw", "head first", "head first, full", "words", "clipped", "forgetful"],
 )
 class TestSteps:
     def test_planned_steps_are_the_plain_ones(self, changes: dict[str, Any]) -> None:

@@ -117,6 +117,24 @@ class TestLoop:
         full = training(corpus, softmax__kind="full", train__dropout=0.0)
         np.testing.assert_allclose(losses(sampled, 3), losses(full, 3), rtol=0.1)
 
+    def test_rows_that_forget_start_from_nothing_and_the_others_from_their_state(self) -> None:
+        some = training(data__rows=40, data__forget=0.3)
+        stream = some.stream()
+        some.advance(some.parts(next(stream)))
+        parts, kept = some.parts(next(stream)), some._kept(2)
+        assert 0 < kept.sum() < 40
+        assert not np.array_equal(kept, some._kept(3))
+        expected = some.state.where(torch.from_numpy(kept))
+        assert torch.equal(expected.c.abs().sum(dim=(0, 1, 3)) > 0, torch.from_numpy(kept))
+        with torch.no_grad():
+            some.lm.eval()
+            losses, _ = some.lm(parts[0], expected)
+        found = training(data__rows=40, data__forget=0.3, train__dropout=0.0, softmax__kind="full")
+        found.lm.load_state_dict(some.lm.state_dict())
+        found.state, found.step = some.state, 1
+        event = found.advance(parts)
+        assert (event.forward, event.backward) == pytest.approx(losses.mean(dim=1).tolist(), rel=1e-5)
+
     def test_rows_in_parts_give_the_same_run(self) -> None:
         whole = losses(training(train__dropout=0.0), 10)
         parts = losses(training(train__dropout=0.0, train__accumulate=2), 10)

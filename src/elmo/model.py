@@ -125,6 +125,11 @@ class State:
         index = torch.as_tensor(places, dtype=torch.long, device=self.m.device)
         return State(self.m.index_select(2, index), self.c.index_select(2, index))
 
+    def where(self, kept: Tensor) -> State:
+        """This state with zeros in the rows that are not kept, `(B,)`."""
+        kept = kept.bool()[:, None]
+        return State(self.m * kept, self.c * kept)
+
     @staticmethod
     def join(states: Sequence[State]) -> State:
         """The rows of several states, one after the other."""

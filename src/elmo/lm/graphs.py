@@ -153,7 +153,8 @@ class Stepper:
         lm.bilm.requires_grad_(not layout.shape.head_only)
         learning = dict(lm.bilm.named_parameters(prefix="bilm")) if not layout.shape.head_only else {}
         dropout = Dropout(self._config.train.dropout, self._generator)
-        h_2TBP, state = lm.contextualise(self.window(layout, inputs), self.state, dropout=dropout, bf16=self._bf16)
+        before = self.state.where(inputs.kept)
+        h_2TBP, state = lm.contextualise(self.window(layout, inputs), before, dropout=dropout, bf16=self._bf16)
         h_2MP = h_2TBP.flatten(1, 2)
         rows: dict[str, Tensor] = {}
         if layout.samples:

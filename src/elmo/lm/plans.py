@@ -67,6 +67,7 @@ class Layout:
         positions = self.rows * self.steps
         parts: dict[str, tuple[int, ...]] = {
             "rates": (3,),  # float32: see Optimizer.rates
+            "kept": (self.rows,),
             "types": (self.shape.words,),
             "inputs": (2, self.steps, self.rows),
             "targets": (2, positions),
@@ -100,6 +101,8 @@ class Inputs:
 
     rates: Tensor
     """`(3,)` float32: what the optimizer needs to know of the step."""
+    kept: Tensor
+    """`(B,)`: 1 where a row goes on from its state, 0 where it starts from none."""
     types: Tensor
     """`(N,)`: the distinct words by rising length; padding comes first."""
     inputs: Tensor
@@ -139,11 +142,13 @@ class Planner:
         corpus: Corpus,
         optimizer: Optimizer,
         draw: Callable[[int], tuple[Samples, Samples]] | None,
+        kept: Callable[[int], Ints],
         *,
         pinned: bool,
     ) -> None:
-        """`draw` gives the samples of a step; none for the full softmax."""
-        self._config, self._optimizer, self._draw, self._pinned = config, optimizer, draw, pinned
+        """`draw` gives the samples of a step, None for the full softmax; `kept` which rows go on from their state."""
+        self._config, self._optimizer, self._pinned = config, optimizer, pinned
+        self._draw, self._kept = draw, kept
         self._targets = np.asarray(corpus.targets()).astype(np.int32)
         cnn = config.model.char_cnn
         self._widest = max(width for width, _ in cnn.filters) if cnn is not None else 0
@@ -170,6 +175,7 @@ class Planner:
         buffer.numpy().fill(0)  # not by PyTorch, whose threads would meet the loop's
         into = layout.split(buffer)
         _put(into.rates, np.asarray(self._optimizer.rates(step), dtype=np.float32))
+        _put(into.kept, self._kept(step))
         _put(into.types[padding:], words)  # before them type 0, <S>, which is as short as any
         _put(into.inputs, self._types.of(words, inputs) + padding)
         _put(into.targets, targets)

@@ -26,11 +26,16 @@ class DataSettings:
     """Rows of the batch, of all devices together: the same run on more devices has fewer rows on each."""
     unroll_steps: int = 20
     """Time steps of a window; the state is carried over windows, the gradient is not."""
+    forget: float = 0.0
+    """Share of the rows that start a window from the zero state instead of theirs, drawn anew for every window. 0 is as
+    published; a model may then come to need a state that no text starts from."""
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have."""
         _at_least("data.rows", self.rows, 1)
         _at_least("data.unroll_steps", self.unroll_steps, 1)
+        if not 0 <= self.forget <= 1:
+            raise ElmoError(f"data.forget is {self.forget!r}: give a number from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)

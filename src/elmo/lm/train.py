@@ -158,7 +158,8 @@ class Training:
     def planner(self) -> Planner:
         """What plans steps."""
         draw = self._samples if self.config.softmax.kind == "sampled" else None
-        return Planner(self.config, self.corpus, self.optimizer, draw, pinned=self.ranks.device.type == "cuda")
+        pinned = self.ranks.device.type == "cuda"
+        return Planner(self.config, self.corpus, self.optimizer, draw, self._kept, pinned=pinned)
 
     @cached_property
     def stepper(self) -> Stepper:
@@ -188,10 +189,11 @@ class Training:
         self.lm.bilm.requires_grad_(number > (self.config.train.head_steps or 0))
         sampling = self._sampling(number, parts)
         dropout = Dropout(self.config.train.dropout, self._generator(number))
+        before = self.state.where(torch.from_numpy(self._kept(number)).to(self.ranks.device))
         losses, states, done = torch.zeros(2, device=self.ranks.device), [], 0
         for part in parts:
             rows = part.inputs.shape[1]
-            state = self.state.rows_at(range(done, done + rows))
+            state = before.rows_at(range(done, done + rows))
             positions, state = self.lm(part, state, dropout=dropout, sampling=sampling, bf16=self._bf16)
             mean = positions.mean(dim=1) / len(parts)
             torch.autograd.backward(0.5 * mean.sum() * self.config.data.unroll_steps)
@@ -265,6 +267,13 @@ class Training:
             for direction in range(2)
         )
         return forward, backward
+
+    def _kept(self, step: int) -> Ints:
+        """Which of this rank's rows go on from their state, `(B,)` bool."""
+        first, last = self.ranks.rows(self.config.data.rows)
+        rng = np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=(2, step)))
+        kept: Ints = rng.random(self.config.data.rows)[first:last] >= self.config.data.forget
+        return kept
 
     def _sampling(self, step: int, parts: list[Window]) -> Sampling | None:
         head = self.lm.head
