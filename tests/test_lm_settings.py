@@ -107,6 +107,6 @@ def test_ready_configs_have_the_published_sizes(name: str, parameters: int) -> N
 
 def test_every_ready_config_can_be_read() -> None:
     found = sorted(path.stem for path in CONFIGS.glob("*.toml"))
-    assert found == ["demo", "medium", "original", "small"]
+    assert found == ["default", "demo", "medium", "original", "small"]
     for path in CONFIGS.glob("*.toml"):
         TrainConfig.read(path)
