@@ -227,6 +227,20 @@ class TestConvert:
         with one, other:
             assert np.array_equal(one["CNN_proj/W_proj"], other["CNN_proj/W_proj"])
 
+    def test_with_a_card_of_ones_own(self, folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "card.md").write_text("# Näheres\n", encoding="utf-8")
+        assert run_elmo("convert", folder, tmp_path / "m", "--card", tmp_path / "card.md").returncode == 0
+        assert elmo.load(tmp_path / "m").card == "# Näheres\n"
+        (tmp_path / "card.md").write_bytes(b"\xff")
+        for card, message in (
+            (tmp_path / "no.md", b"cannot read --card"),
+            (tmp_path / "card.md", b"is not UTF-8 text"),
+        ):
+            result = run_elmo("convert", folder, tmp_path / "n", "--card", card)
+            assert result.returncode == 2
+            assert message in result.stderr
+            assert not (tmp_path / "n").exists()
+
     def test_into_small_files_of_another_precision(self, folder: Path, tmp_path: Path) -> None:
         result = run_elmo("convert", folder, tmp_path / "m", "--dtype", "bfloat16", "--max-file-mb", 0.01)
         assert result.returncode == 0, result.stderr

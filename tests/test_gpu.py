@@ -5,6 +5,7 @@ The last run is kept in benchmarks/results/gpu.md.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -155,11 +156,14 @@ def test_the_original_size_embeds_in_4_gb() -> None:
     empty = empty_bilm(config)
     weights = {name: 0.02 * torch.randn(like.shape, device="cuda") for name, like in empty.state_dict().items()}
     model = elmo.Model.of(fill_bilm(empty, weights))
+    gc.collect()  # what other tests left
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+    others = torch.cuda.memory_reserved() - 4 * sum(weight.numel() for weight in weights.values())
     sentences = [[f"w{(i * i + j) % 30_011}" for j in range(1 + i % 45)] for i in range(12_000)]
     vectors = model.embed(sentences, dtype="float16")
     assert [len(one) for one in vectors] == [len(sentence) for sentence in sentences]
-    assert torch.cuda.max_memory_reserved() < 4e9
+    assert torch.cuda.max_memory_reserved() - others < 4e9
 
 
 if __name__ == "__main__":

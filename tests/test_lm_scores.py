@@ -314,8 +314,8 @@ class TestSubstitutes:
             model.substitutes(tokens, position, k)
 
 
-def test_a_model_without_its_head_says_how_to_get_one() -> None:
-    headless = elmo.load()
+def test_a_model_without_its_head_says_how_to_get_one(model_folder: Path) -> None:
+    headless = elmo.load(model_folder)
     for ask in (
         lambda: headless.score(["a"]),
         lambda: headless.score_iter(["a"]),

@@ -384,19 +384,23 @@ def test_losses_are_the_same_on_a_gpu(kind: str) -> None:
 
 
 class TestHeadInTheNativeFormat:
-    def test_a_head_without_its_words_is_refused(self) -> None:
+    def test_a_head_without_its_words_is_refused(self, model_folder: Path) -> None:
+        bilm = elmo.load(model_folder).bilm
+        head = SoftmaxHead(7, bilm.config.lstm.projection_dim)
         with pytest.raises(ElmoError, match="the head predicts 7 words, none is given"):
-            elmo.Model.of(elmo.load().bilm, head=SoftmaxHead(7, 32))
+            elmo.Model.of(bilm, head=head)
         words = elmo.Vocabulary(["<S>", "</S>", "<UNK>", "the"])
         with pytest.raises(ElmoError, match="the head predicts 7 words, the vocabulary has 4"):
-            elmo.Model.of(elmo.load().bilm, head=SoftmaxHead(7, 32), vocab=words)
+            elmo.Model.of(bilm, head=head, vocab=words)
 
     @pytest.mark.parametrize(
         "head", [None, 5, {}, {"n_words": 0}, {"n_words": "7"}, {"n_words": 4, "cutoffs": "x"}, {"n_words": 5}]
     )
-    def test_a_head_that_is_not_what_its_options_say_is_refused(self, tmp_path: Path, head: object) -> None:
+    def test_a_head_that_is_not_what_its_options_say_is_refused(
+        self, tmp_path: Path, model_folder: Path, head: object
+    ) -> None:
         words = elmo.Vocabulary(["<S>", "</S>", "<UNK>", "the"])
-        bilm = elmo.load().bilm
+        bilm = elmo.load(model_folder).bilm
         dim = bilm.config.lstm.projection_dim
         elmo.save(elmo.Model.of(bilm, head=SoftmaxHead(4, dim), vocab=words), tmp_path / "model")
         assert elmo.load(tmp_path / "model").head is not None

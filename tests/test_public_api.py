@@ -132,4 +132,4 @@ def test_what_is_tested_is_the_installed_package() -> None:
         pytest.skip("run from the source folder; `make test` tests the built wheel")
     assert "site-packages" in spec.origin
     assert (PACKAGE / "py.typed").exists()
-    assert (PACKAGE / "models" / "default" / "model.safetensors").exists()
+    assert (PACKAGE / "models" / "default" / "config.json").exists()

@@ -261,6 +261,7 @@ def convert(
     language: LanguageOption = "en",
     errors: ErrorsOption = "strict",
     without_head: Annotated[bool, typer.Option("--without-head", help="Leave the language model's head out.")] = False,
+    card: Annotated[str | None, typer.Option(metavar="FILE", help="Model card of a native folder.")] = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Write a model in another format or precision, with a warm start state, or without its head."""
@@ -269,6 +270,7 @@ def convert(
     from elmo.formats import check_target, left_out, write_model
 
     check_target(Path(out), overwrite=overwrite)
+    text = None if card is None else _read_card(card)
     loaded = _load(source, options, vocab)
     chosen: Any = format
     stored: Any = dtype
@@ -277,10 +279,21 @@ def convert(
             loaded = loaded.warmed(sentence for sentence in _sentences(lines, tokenize, language) if sentence)
     if without_head:
         loaded = replace(loaded, head=None)
+    if text is not None:
+        loaded = replace(loaded, card=text)
     write_model(loaded, Path(out), format=chosen, dtype=stored, max_file_mb=max_file_mb, overwrite=overwrite)
     print(f"{out}: {format}")
     for note in left_out(loaded, chosen):
         print(f"note: {note}", file=sys.stderr)
+
+
+def _read_card(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ElmoError(f"cannot read --card {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ElmoError(f"--card {path} is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
 
 
 @app.command()

@@ -68,8 +68,8 @@ class OptimizerSettings:
     """How weights follow their gradients."""
 
     kind: Literal["adagrad", "adamw"] = "adagrad"
-    """Adagrad is the published one. AdamW is for the full and the adaptive softmax: with samples of a large vocabulary,
-    rows of rare words are seldom touched and fall behind, which the full softmax of a validation then shows."""
+    """Adagrad is the published one. AdamW learns several times faster; give it data.forget, too, without which it soon
+    finds weights that only work from the state of training (docs/log.md)."""
     rate: float = 0.2
     """Learning rate (after the warm-up, before the decay)."""
     clip: float = 10.0
