@@ -266,7 +266,7 @@ class TestSubstitutes:
         tried = model.score([[*tokens[:position], word, *tokens[position + 1 :]] for word in words])
         logs = {word: (one.forward[position], one.backward[position]) for word, one in zip(words, tried, strict=True)}
         total = sum(math.exp(sum(both)) for both in logs.values())
-        found = model.substitutes(tokens, position, 100, special_words=special_words)
+        found = model.substitutes(tokens, position, 100, special_words=special_words, divide_by_unigram=False)
         assert sorted(one.word for one in found) == sorted(words)
         assert sum(one.probability for one in found) == pytest.approx(1)
         assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
@@ -285,9 +285,9 @@ class TestSubstitutes:
     def test_the_unigram_of_a_softmax_is_that_of_its_biases(self, model: elmo.Model) -> None:
         assert isinstance(model.head, SoftmaxHead)
         unigram = torch.softmax(model.head.bias.double(), dim=0)
-        plain = model.substitutes("the cat sat", 1, 100)
+        plain = model.substitutes("the cat sat", 1, 100, divide_by_unigram=False)
         ratios = {one.word: one.probability / float(unigram[VOCAB.ids([one.word])[0]]) for one in plain}
-        found = model.substitutes("the cat sat", 1, 100, divide_by_unigram=True)
+        found = model.substitutes("the cat sat", 1, 100)
         for one in found:
             assert one.probability == pytest.approx(ratios[one.word] / sum(ratios.values()), rel=1e-5)
 

@@ -138,14 +138,14 @@ class Model(Bundle):
         k: int = 10,
         *,
         special_words: bool = False,
-        divide_by_unigram: bool = False,
+        divide_by_unigram: bool = True,
         device: Device = None,
         **settings: Unpack[ScoreOptions],
     ) -> list[Substitute]:
         """The words that could stand at a position, best first, whatever stands there.
 
         The probability is the product of what the forward direction says after the words before, and the backward
-        direction before the words behind, made to sum to 1 over the words considered.
+        direction before the words behind, divided by the word's own, made to sum to 1 over the words considered.
 
         Args:
             tokens: the sentence, a list of tokens or a string that is split at white space.
@@ -153,8 +153,8 @@ class Model(Bundle):
             k: how many words.
             special_words: consider `<S>`, `</S>` and `<UNK>` as well.
             divide_by_unigram: divide the product by how likely the head finds a word without context. Were the two
-                sides of a word independent given the word, that would be its probability given both (the product
-                alone counts its frequency twice); rare words, of which a model knows least, gain by it.
+                sides of a word independent given the word, that would be its probability given both; the product
+                alone counts its frequency twice, and has words that fit anywhere come first.
             device: where to compute; where the model is if not given.
             **settings: `state` ("zero" or "warm"), `precision`, `engine`.
         """

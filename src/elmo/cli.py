@@ -498,8 +498,12 @@ def substitutes(
     word: Annotated[str | None, typer.Option(help="The word itself, where it is there once.")] = None,
     k: Annotated[int, typer.Option("-k", help="How many words.")] = 10,
     divide_by_unigram: Annotated[
-        bool, typer.Option("--divide-by-unigram", help="Favour words that the context explains, not their frequency.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--divide-by-unigram/--product",
+            help="Whether a word's own frequency, which is in both directions' probabilities, is taken out once.",
+        ),
+    ] = True,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
