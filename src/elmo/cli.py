@@ -18,6 +18,7 @@ import typer
 
 from elmo import __version__
 from elmo.errors import ElmoError
+from elmo.explore.command import neighbours
 from elmo.options import (
     DeviceOption,
     ErrorsOption,
@@ -58,6 +59,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(task_app, name="task")
+app.command()(neighbours)
 
 
 def _print_version(wanted: bool) -> None:
