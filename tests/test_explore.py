@@ -284,7 +284,7 @@ class TestCommand:
             ),
             (["--in", "a cat", "--text", "TEXT", "--layers", "7"], "from 0 to 2"),
             (["--in", "a cat", "--text", "TEXT", "--state", "carry"], "state is 'carry': give zero or warm"),
-            (["--in", "a cat", "--text", "-"], "-: no word in it, so there is nothing to search"),
+            (["--in", "a cat", "--text", "-"], "--text - has no word in it, so there is nothing to search: give one"),
             (["--in", "a cat", "--text", "no.txt"], "cannot read no.txt"),
             (["--in", "a cat", "--text", "BYTES"], "line 2: not UTF-8"),
         ],

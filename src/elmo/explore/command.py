@@ -87,7 +87,9 @@ def neighbours(
             embedder, queries, reader, k, same_word=same_word, one_per_sentence=not every_hit, report=report
         )
     if not bar.tokens:
-        raise ElmoError(f"{', '.join(texts)}: no word in it, so there is nothing to search")
+        raise ElmoError(
+            f"--text {', '.join(texts)} has no word in it, so there is nothing to search: give one sentence a line"
+        )
     (_print_json if as_json else _print)(queries, found)
 
 

@@ -6,7 +6,7 @@
 
 All queries are answered in one pass, and of the text only the best hits are kept, so it may be of any length.
 
-Shapes: Q queries, N tokens looked at together, D width of a layer.
+Shapes: Q queries, N tokens looked at together, T of a sentence, D width of a layer.
 """
 
 from __future__ import annotations
@@ -98,8 +98,9 @@ def nearest(
     if not queries:
         return []
     searches = [_Search(query, k, same_word, one_per_sentence, own_sentence) for query in queries]
-    vectors = embedder.embed([query.tokens for query in queries])
-    queries_QD = _unit(np.stack([v[query.position] for v, query in zip(vectors, queries, strict=True)]))
+    vectors = zip(embedder.embed([query.tokens for query in queries]), queries, strict=True)
+    queries_QD = np.stack([vectors_TD[query.position] for vectors_TD, query in vectors], dtype=np.float64)
+    queries_QD /= _lengths(queries_QD)[:, None]
     words = {search.word for search in searches} if same_word else None
     done = tokens = 0
     report(0, 0)
@@ -175,9 +176,9 @@ def _look(chunk: _Chunk, searches: list[_Search], queries_QD: NDArray[np.float64
     ]
     if not places:
         return
-    vectors_ND = _unit(np.stack([chunk.vectors[row][position] for row, position in places]))
     # Summed in float64 and then cut: the same vector twice must have the same score, wherever it is in a product.
-    scores_QN = (queries_QD @ vectors_ND.T).astype(np.float32)
+    vectors_ND = np.stack([chunk.vectors[row][position] for row, position in places], dtype=np.float64)
+    scores_QN = (queries_QD @ vectors_ND.T / _lengths(vectors_ND)).astype(np.float32)
     for search, scores_N in zip(searches, scores_QN, strict=True):
         near = np.flatnonzero(scores_N > search.bar)
         order = near[np.argsort(-scores_N[near], kind="stable")]
@@ -189,11 +190,10 @@ def _hit(chunk: _Chunk, place: tuple[int, int], score: float) -> Neighbour:
     return Neighbour(score, tuple(chunk.sentences[row]), position, chunk.first + row)
 
 
-def _unit(vectors: Vectors) -> NDArray[np.float64]:
-    """Vectors of length 1, `(N, D)`; a vector of zeros stays one, and is as far from all."""
-    wide = vectors.astype(np.float64)
-    unit: NDArray[np.float64] = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-30)
-    return unit
+def _lengths(vectors_ND: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`(N,)`, never 0: a vector of zeros is then as far from all."""
+    lengths: NDArray[np.float64] = np.sqrt(np.einsum("nd,nd->n", vectors_ND, vectors_ND))
+    return np.maximum(lengths, 1e-30)
 
 
 def _check(embedder: Embedder, k: Any) -> None:
