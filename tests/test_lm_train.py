@@ -403,9 +403,9 @@ class TestHeadInTheNativeFormat:
         words = elmo.Vocabulary(["<S>", "</S>", "<UNK>", "the"])
         bilm = elmo.load(model_folder).bilm
         dim = bilm.config.lstm.projection_dim
-        elmo.save(elmo.Model.of(bilm, head=SoftmaxHead(4, dim), vocab=words), tmp_path / "model")
-        assert elmo.load(tmp_path / "model").head is not None
-        path = tmp_path / "model" / "config.json"
+        elmo.save(elmo.Model.of(bilm, head=SoftmaxHead(4, dim), vocab=words), tmp_path / "with_head")
+        assert elmo.load(tmp_path / "with_head").head is not None
+        path = tmp_path / "with_head" / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"head": head}))
         with pytest.raises(ElmoError, match=r"head"):
-            elmo.load(tmp_path / "model")
+            elmo.load(tmp_path / "with_head")
