@@ -16,7 +16,7 @@ Slurm, Kubernetes and what the published model costs.
 
 A step draws everything random (samples, dropout) from seed and step, and its text from the number of its window. So
 weights, optimizer, LSTM state and the number of the step are all there is to a run: see `checkpoint.py`. Saving,
-printing and stopping live in the loop's caller (`run.py`).
+printing and stopping live in `loop.py`.
 
 There are two ways to take a step. `Training.advance` asks the device as it goes and waits for it: on a CPU, between
 several devices, in parts, for the adaptive softmax. On one GPU with Triton the reader's thread plans a step
@@ -305,9 +305,9 @@ class Training(Trainable[list[Window] | Plan, Stepped, Validated]):
     def tensors(self) -> dict[str, Tensor]:
         """Weights, what the optimizer remembers, and the LSTM state of all ranks' rows."""
         state = self.ranks.gather_state(self.state)
-        return self._kept_in_place() | {"state.m": state.m, "state.c": state.c}
+        return self._learned() | {"state.m": state.m, "state.c": state.c}
 
-    def _kept_in_place(self) -> dict[str, Tensor]:
+    def _learned(self) -> dict[str, Tensor]:
         return self.weights() | {f"optimizer.{name}": tensor for name, tensor in self.optimizer.state.items()}
 
     def settings(self) -> dict[str, Any]:
@@ -326,7 +326,7 @@ class Training(Trainable[list[Window] | Plan, Stepped, Validated]):
             raise ElmoError(f"{path} is of a run that started from another model: give the same, or another folder")
         if about["corpus"] != self.corpus.digest:
             raise ElmoError(f"{path} is of a run on another corpus than {self.config.corpus}")
-        fill_tensors(self._kept_in_place(), tensors, path)
+        fill_tensors(self._learned(), tensors, path)
         first, last = self.ranks.rows(self.config.data.rows)
         self.state = State(*(tensors[f"state.{part}"][:, :, first:last] for part in "mc")).to(self.state.m)
 
