@@ -14,7 +14,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from elmo.chars import batch_to_ids
+from elmo.chars import model_batch
 from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors, as_tokens
 from elmo.errors import ElmoError
 from elmo.formats import Format, left_out, read_model, write_model
@@ -176,13 +176,13 @@ class Model(Bundle):
         return {name: value for name, value in vars(self).items() if name != "_embedders"} | {"_embedders": {}}
 
     def batch_to_ids(self, sentences: Sequence[Sentence]) -> Tensor:
-        """Ids for `Elmo` or `BiLM`, padded with 0: `(B, T, C)` of characters, `(B, T)` for a model that reads words."""
+        """Ids for `Elmo` or `BiLM`, padded with 0: `(B, T, C)` of characters, `(B, T)` for a model that reads words.
+
+        With a table of words beside the characters there is one more column, of the words: `(B, T, C + 1)`.
+        """
         _refuse_string(sentences)
-        batch = [as_tokens(sentence) for sentence in sentences]
-        if self.config.char_cnn is not None:
-            return torch.from_numpy(batch_to_ids(batch, self.config.char_cnn.max_characters_per_token))
-        rows = [torch.tensor(self.words.ids(tokens), dtype=torch.long) + 1 for tokens in batch]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.zeros(0, 0, dtype=torch.long)
+        vocab = self.words if self.config.n_words is not None else None
+        return torch.from_numpy(model_batch([as_tokens(sentence) for sentence in sentences], self.config, vocab))
 
     def warmed(self, sentences: Iterable[Sentence]) -> Model:
         """This model with a start state made from neutral text.
