@@ -221,13 +221,22 @@ class ModelConfig:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from `path`; anything else is an error that names the file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ElmoError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number of 5,000 digits, 10,000 brackets
+    except UnicodeDecodeError as error:
         raise ElmoError(f"{path} is not JSON: {error}") from error
+    return parse_json(text, str(path))
+
+
+def parse_json(text: str, name: str) -> dict[str, Any]:
+    """Read a JSON object from text; anything else is an error that says where it is, by `name`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:  # not JSON, a number of 5,000 digits, 10,000 brackets
+        raise ElmoError(f"{name} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ElmoError(f"{path} holds a JSON {type(value).__name__}; an object is expected")
+        raise ElmoError(f"{name} holds a JSON {type(value).__name__}; an object is expected")
     return value
 
 
