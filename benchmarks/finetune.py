@@ -27,11 +27,12 @@ import torch
 import elmo
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
-from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings, start_model
+from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings
 from elmo.lm.parts import Reading
 from elmo.lm.prepare import PrepareConfig, prepare
 from elmo.lm.run import MODEL, pretrain
 from elmo.lm.settings import TrainConfig
+from elmo.lm.start import start_model
 from elmo.lm.train import Training, Validated
 
 CONFIG = Path(__file__).parents[1] / "configs" / "demo.toml"

@@ -18,11 +18,12 @@ from conftest import run_elmo, small_options, write_model
 from elmo.errors import ElmoError
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
-from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings, start_model
+from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings
 from elmo.lm.prepare import PrepareConfig, prepare
 from elmo.lm.run import MODEL, Report, pretrain
 from elmo.lm.settings import TrainConfig
 from elmo.lm.softmax import AdaptiveHead, SoftmaxHead
+from elmo.lm.start import start_model
 from elmo.lm.train import Stepped, Training, Validated
 from lm_corpus import small_corpus
 

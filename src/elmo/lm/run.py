@@ -29,6 +29,7 @@ from elmo.lm.batches import Corpus
 from elmo.lm.checkpoint import Progress, read_checkpoint, read_tensors, write_checkpoint, write_tensors
 from elmo.lm.distributed import Ranks
 from elmo.lm.settings import TrainConfig
+from elmo.lm.start import Start
 from elmo.lm.train import Event, Stepped, Training, Validated, train
 
 LAST = "last.safetensors"
@@ -61,6 +62,7 @@ def pretrain(
     corpus: Corpus,
     folder: Path,
     *,
+    start: Start | None = None,
     ranks: Ranks | None = None,
     resume: bool = False,
     report: Callable[[Report], None] = lambda _: None,
@@ -71,11 +73,14 @@ def pretrain(
         config: what to do.
         corpus: the prepared text.
         folder: where checkpoints, metrics and the model go.
+        start: what to begin with; the seed's start values if not given.
         ranks: the processes that share the work; this one alone if not given.
         resume: go on from the folder's checkpoint if it has one.
         report: called after every step and validation.
     """
-    training = Training(config, corpus, ranks or Ranks())
+    training = Training(config, corpus, ranks or Ranks(), None if start is None else start.lm)
+    if start is not None:
+        start.recall(training.optimizer)
     return run_training(training, folder, resume=resume, report=report, finish=lambda: _export(folder, training))
 
 
