@@ -84,7 +84,7 @@ class TestTrainingGoesOn:
         start = read_start(TENSORFLOW, corpus(), settings())
         assert set(start.sums) == {name for name, _ in start.lm.named_parameters()}
         found = losses(Start(start.lm, {}), settings())
-        assert np.abs(np.array(found[1]) - BATCHES[1]["losses"]).max() > 1e-4
+        assert np.abs(np.array(found[1]) - BATCHES[1]["losses"]).max() > 5e-5
 
     def test_another_optimizer_starts_from_the_weights_alone(self) -> None:
         asked = settings(kind="adamw", rate=0.01)

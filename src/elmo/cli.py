@@ -833,9 +833,11 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     if cnn is None:
         facts["input"] = f"words, a table of {config.n_words:,}"
     else:
+        symbols = "" if cnn.alphabet is None else f" of an alphabet of {len(cnn.alphabet):,}"
+        words = f", a table of {config.n_words:,} words of {cnn.word_dim}" if config.n_words is not None else ""
         facts["input"] = (
-            f"characters, {cnn.max_characters_per_token} a word, {cnn.n_filters} filters ({cnn.activation}), "
-            f"{cnn.n_highway} highway layers"
+            f"characters{symbols}{words}, {cnn.max_characters_per_token} a word, {cnn.n_filters} filters "
+            f"({cnn.activation}), {cnn.n_highway} highway layers"
         )
     facts["vocabulary"] = len(model.vocab) if model.vocab is not None else "none"
     facts["states"] = ["zero", "carry", *(["warm"] if model.warm is not None else [])]

@@ -149,7 +149,7 @@ def _mixes(tensors: Mapping[str, Tensor], prefix: str, config: ModelConfig, path
 
 def _card(mixes: list[ScalarMix], layer_norm: bool) -> str:
     lines = [
-        f"- mix {i}: weights {[round(float(w), 4) for w in mix.weights]}, gamma {float(mix.gamma):.4f}"
+        f"- mix {i}: weights {[round(weight, 4) for weight in mix.weights.tolist()]}, gamma {mix.gamma.item():.4f}"
         for i, mix in enumerate(mixes)
     ]
     first = "It normalises layers over a batch, so none is kept." if layer_norm else "The first is this model's mix."
