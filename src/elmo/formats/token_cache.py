@@ -35,13 +35,17 @@ def is_cache(path: Path) -> bool:
 
 def read(cache: Path, weights: Path, options: Path, vocab: Path | None = None) -> Bundle:
     """Read a model whose word layer is a token cache."""
-    words = Vocabulary.read(cache.parent / VOCAB_FILE if vocab is None else vocab)
+    listed = Vocabulary.read(cache.parent / VOCAB_FILE if vocab is None else vocab)
+    # bilm-tf takes the boundaries anywhere; in our tables they come first.
+    first_two = listed.ids(["<S>", "</S>"])
+    order = [*first_two, *(row for row in range(len(listed)) if row not in first_two)]
+    words = Vocabulary(listed.words[row] for row in order)
     with bilm_tf.open_hdf5(weights, str(weights)) as file, bilm_tf.open_hdf5(cache, str(cache)) as table:
         whole = bilm_tf.read_config(read_json(options), file, str(options))
         bilm_tf.check_rows(file, whole, str(weights))
         config = ModelConfig(lstm=whole.lstm, n_words=len(words))
         first, *lstms = bilm_tf.table(config)
-        ours = {first.ours: bilm_tf.read_row(table, first, str(cache))}
+        ours = {first.ours: bilm_tf.read_row(table, first, str(cache))[[0, *(row + 1 for row in order)]]}
         ours |= {row.ours: bilm_tf.read_row(file, row, str(weights)) for row in lstms}
         dtype = bilm_tf.stored_types(file)
     size = sum(path.stat().st_size for path in (cache, weights, options))
