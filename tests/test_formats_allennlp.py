@@ -22,7 +22,7 @@ SENTENCES = ["the cat sat", "", "naïve 猫"]
 
 def state_dict(weights: dict[str, Any], options: dict[str, Any], prefix: str = PREFIX) -> dict[str, torch.Tensor]:
     """What AllenNLP's `Elmo` makes of a bilm-tf file, in a task model with a layer of its own."""
-    encoder, lstm = f"{prefix}_elmo_bilm._token_embedder.", f"{prefix}_elmo_bilm._elmo_lstm."
+    encoder, lstm = f"{prefix}_elmo_lstm._token_embedder.", f"{prefix}_elmo_lstm._elmo_lstm."
     zero = np.zeros((1, weights["char_embed"].shape[1]), dtype=np.float32)
     found = {f"{encoder}_char_embedding_weights": np.concatenate([zero, weights["char_embed"]])}
     for i in range(len(options["char_cnn"]["filters"])):
@@ -125,7 +125,7 @@ class TestStateDict:
     ) -> None:
         path, options = tmp_path / "best.th", model_folder / "options.json"
         whole = state_dict(weights, small_options())
-        lstm = f"{PREFIX}_elmo_bilm._elmo_lstm.forward_layer_0.state_linearity.bias"
+        lstm = f"{PREFIX}_elmo_lstm._elmo_lstm.forward_layer_0.state_linearity.bias"
         for tensors, message in (
             ({"x": torch.zeros(2)}, "has no ELMo in it"),
             (whole | state_dict(weights, small_options(), "other."), "several ELMo models in it"),

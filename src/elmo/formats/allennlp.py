@@ -131,7 +131,7 @@ def _shapes(config: ModelConfig) -> Shapes:
 
 def _mixes(tensors: Mapping[str, Tensor], prefix: str, config: ModelConfig, path: Path) -> list[ScalarMix]:
     """The mixes beside the biLM, in their order."""
-    outer = prefix.removesuffix("_elmo_bilm.")
+    outer = prefix[: prefix.rstrip(".").rfind(".") + 1]
     mixes: list[ScalarMix] = []
     while (gamma := f"{outer}scalar_mix_{len(mixes)}.gamma") in tensors:
         where = f"{outer}scalar_mix_{len(mixes)}.scalar_parameters."
