@@ -16,6 +16,7 @@ import torch
 import elmo
 import manylangs64
 from conftest import run_elmo
+from elmo.chars import model_ids
 from elmo.compat.manylangs import Embedder
 from elmo.config import ModelConfig
 from elmo.errors import ElmoError
@@ -58,6 +59,17 @@ def test_vectors_are_those_of_an_independent_computation(tmp_path: Path, setting
     model = elmo.load(tmp_path / "m")
     for tokens, found in zip(SENTENCES, model.embed(SENTENCES, layers="all", engine=engine), strict=True):
         np.testing.assert_allclose(found, manylangs64.embed(tokens, weights, settings), atol=1e-5)
+
+
+def test_a_gpus_encoder_reads_alphabet_and_words_too(folder: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from elmo.engine.cuda import _encoded
+    from elmo.engine.precision import network_encoder
+
+    model = elmo.load(folder)
+    encoder = network_encoder(model.config, model.network.read, torch.device("cpu"))
+    ids = torch.from_numpy(model_ids(["cat", "猫", "other", "<S>"], model.config, model.vocab))
+    torch.testing.assert_close(_encoded(encoder, ids), model.bilm.encoder(ids))
 
 
 def test_in_a_task_model_the_ids_have_a_column_of_words(folder: Path) -> None:

@@ -219,10 +219,12 @@ def load(
     """Load a model.
 
     Args:
-        path: a native folder; a folder with `options.json` and one HDF5 file; an HDF5 file; the embedded model if not
-            given.
-        options: the `options.json` of an HDF5 file, where it is not beside it.
-        vocab: the vocabulary of a model that reads words, where it is not beside it.
+        path: the embedded model if not given; else a model in any published format, told by what is there: a native
+            folder; an HDF5 file of bilm-tf or AllenNLP, or its folder; a TensorFlow checkpoint (its folder, prefix or
+            any of its files); a TF Hub module; an ELMoForManyLangs folder; a zip of NLPL; AllenNLP's `model.tar.gz` or
+            `best.th`. See docs/formats.md.
+        options: the `options.json`, where it is not with the weights.
+        vocab: the vocabulary of a model that reads words, or of a checkpoint, where it is not beside it.
     """
     if path is None:
         if options is not None or vocab is not None:
@@ -247,13 +249,14 @@ def save(
     max_file_mb: float | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Save a model as a folder.
+    """Save a model as a folder, or as a zip.
 
     Args:
         model: what `load` returns.
-        path: the folder; it appears whole or not at all.
-        format: "native", or "bilm-tf" (which has no place for a warm start state, a learned mix or a head, and warns
-            of each that it leaves out; its `vocab.txt` has the words).
+        path: the folder, or the zip; it appears whole or not at all.
+        format: "native"; "bilm-tf" (which has no place for a warm start state, a learned mix or a head, and warns of
+            each that it leaves out; its `vocab.txt` has the words); "nlpl", the same as a zip; "token-cache", the same
+            with a table of the vectors of the vocabulary's words, which is read in place of the characters.
         dtype: of the large weights in a native folder: "float32" keeps every bit; "bfloat16" and "float16" take half
             the room, "int8" (with a scale for each output) a quarter. Biases and other small weights stay float32.
             What is loaded is float32 again; saved once more in the same type it gives the same bytes.

@@ -33,7 +33,7 @@ _WORDS = dict(zip(("<bos>", "<eos>", _OTHER), SPECIAL_WORDS, strict=True))
 _BLANK = "\u3000"
 _HIGHWAYS = "highways._layers."
 
-# The settings of all published models, which few of them have in their folder.
+# The published settings, which models name but do not have in their folder.
 _PUBLISHED_NAME = "cnn_50_100_512_4096_sample.json"
 _PUBLISHED: dict[str, Any] = {
     "encoder": {"name": "elmo", "projection_dim": 512, "cell_clip": 3, "proj_clip": 3, "dim": 4096, "n_layers": 2},
