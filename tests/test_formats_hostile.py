@@ -307,6 +307,7 @@ READERS: list[tuple[Callable[[Path], Path], str, Damage]] = [
     (tensorflow_sample, "model.ckpt-3.index", damaged),
     (tensorflow_sample, "model.ckpt-3.index", in_block),
     (tensorflow_sample, "options.json", damaged),
+    (tensorflow_sample, "checkpoint", damaged),
     (hub_sample, "variables/variables.index", in_block),
     (hub_sample, "variables/variables.data-00000-of-00001", damaged),
     (hdf5_sample, "weights.hdf5", damaged),
@@ -344,4 +345,4 @@ def test_a_damaged_file_loads_or_is_refused(
             elmo.load(path, options=options)
         except ElmoError:
             refused += 1
-    assert refused > 0
+    assert refused > 0 or name == "checkpoint"  # without it the folder's only checkpoint is found

@@ -13,14 +13,16 @@ import pytest
 import torch
 
 import elmo
-from conftest import run_elmo, small_options
+import tf_files
+from conftest import run_elmo, small_options, write_model
 from elmo.chars import words_to_ids
 from elmo.errors import ElmoError
-from elmo.formats import tensor_bundle
+from elmo.formats import tensor_bundle, tf_checkpoint
 from elmo.formats.tf_checkpoint import plain_name
 from elmo.lm.distributed import Ranks
 from elmo.lm.network import Window
 from elmo.lm.settings import TrainConfig
+from elmo.lm.softmax import SoftmaxHead
 from elmo.lm.start import Start, read_start
 from elmo.lm.train import Training
 from lm_corpus import MemoryCorpus
@@ -176,6 +178,95 @@ class TestCheckpoint:
     )
     def test_names_of_all_releases_are_known(self, theirs: str, ours: str) -> None:
         assert plain_name(theirs) == ours
+
+
+def write_variables(folder: Path, options: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A folder of bilm-tf, and its weights under the names that an old TensorFlow gives them."""
+    weights = {f"lm/{name}": value for name, value in write_model(folder, options).items()}
+    (folder / "weights.hdf5").rename(folder.with_name("weights.hdf5"))
+    return weights | {f"lm/{name}": value for name, value in more.items()}
+
+
+class TestOtherCheckpoints:
+    """Written by ourselves (`tf_files.py`)."""
+
+    def test_variables_in_several_data_files_of_several_types(self, tmp_path: Path) -> None:
+        folder, options = tmp_path / "run", small_options()
+        weights = write_variables(folder, options)
+        weights["lm/CNN/b_cnn_0"] = weights["lm/CNN/b_cnn_0"].astype(np.float64)
+        tf_files.write_checkpoint(folder / "m", weights | {"global_step": np.array(7)}, shards=3)
+        expected = elmo.load(tmp_path / "weights.hdf5", options=folder / "options.json").embed(["the cat"])[0]
+        assert np.array_equal(elmo.load(folder).embed(["the cat"])[0], expected)
+
+    def test_a_softmax_that_shares_the_table_of_words(self, tmp_path: Path) -> None:
+        options = {"lstm": small_options()["lstm"], "n_tokens_vocab": 4}
+        bias = {"softmax/b": np.arange(4, dtype=np.float32)}
+        weights = write_variables(tmp_path / "run", options, **bias)
+        (tmp_path / "run" / "vocab.txt").write_text("<S>\n</S>\n<UNK>\ncat\n")
+        sums = {f"{name}/Adagrad": np.full_like(value, 2) for name, value in weights.items()}
+        tf_files.write_checkpoint(tmp_path / "run" / "m", weights | sums)
+        model = elmo.load(tmp_path / "run")
+        assert isinstance(model.head, SoftmaxHead)
+        assert np.array_equal(model.head.weight.numpy(), weights["lm/embedding"])
+        found = tf_checkpoint.read_accumulators(tmp_path / "run" / "m", model.config)
+        assert found["head.weight"].shape == (4, 5)
+        assert found["bilm.encoder.weight"][:, 0].tolist() == [1, 2, 2, 2, 2]
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"lm/CNN/b_cnn_0": np.zeros(4, dtype=np.int64)}, "CNN/b_cnn_0 is not of floating-point numbers"),
+            ({"lm/RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/B": np.zeros(1, dtype=np.float32)}, "has unexpected .*Cell2"),
+            ({"other/lm/char_embed": np.zeros(1, dtype=np.float32)}, "has 'char_embed' twice"),
+            ({"lm/softmax/b": np.zeros(4, dtype=np.float32)}, "lacks softmax/W"),
+            ({"x" * 2000: np.zeros(1, dtype=np.float32)}, "a name is too long"),
+        ],
+    )
+    def test_what_does_not_belong_there_is_said(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+        weights = write_variables(tmp_path / "run", small_options())
+        (tmp_path / "run" / "vocab.txt").write_text("<S>\n</S>\n<UNK>\ncat\n")
+        tf_files.write_checkpoint(tmp_path / "run" / "m", weights | changes)
+        with pytest.raises(ElmoError, match=message):
+            elmo.load(tmp_path / "run")
+
+    def test_sums_of_squares_are_above_zero(self, tmp_path: Path) -> None:
+        weights = write_variables(tmp_path / "run", small_options())
+        more = {"lm/softmax/W": np.ones((4, 5), np.float32), "lm/softmax/b": np.ones(4, np.float32)}
+        sums = {f"{name}/Adagrad": np.zeros_like(value) for name, value in (weights | more).items()}
+        tf_files.write_checkpoint(tmp_path / "run" / "m", weights | more | sums)
+        config = elmo.load(tmp_path / "run").config
+        with pytest.raises(ElmoError, match="a sum of squares that is not above 0"):
+            tf_checkpoint.read_accumulators(tmp_path / "run" / "m", config)
+
+    def test_sliced_variables_and_lost_headers_are_refused(self, tmp_path: Path) -> None:
+        write_variables(tmp_path / "run", small_options())
+        header = tf_files.number(1, 1)
+        sliced = tf_files.message(7, b"")
+        for entries, message in (
+            ({b"": header, b"lm/x": sliced}, "'lm/x' is stored in slices"),
+            ({b"lm/x": b""}, "it has no header"),
+            ({b"": header + tf_files.number(2, 1)}, "big-endian"),
+            ({b"": header, b"x": b"\xff"}, "it is damaged"),
+        ):
+            tf_files.write_index(tmp_path / "run" / "m.index", entries)
+            with pytest.raises(ElmoError, match=message):
+                elmo.load(tmp_path / "run")
+
+    def test_a_hub_module_needs_all_of_its_mix_and_its_variables(self, tmp_path: Path) -> None:
+        (tmp_path / "hub" / "variables").mkdir(parents=True)
+        weights = write_model(tmp_path / "m", small_options())
+        bilm = {f"module/bilm/{name}": value for name, value in weights.items()}
+        half = {"module/aggregation/weights": np.zeros(3, dtype=np.float32)}
+        for tensors, message in (
+            (bilm | half, "has only one of aggregation/weights and aggregation/scaling"),
+            (half, r"has no RNN_0/RNN/LSTMCell/W_0 of 2 dimensions: it is no ELMo module"),
+        ):
+            tf_files.write_checkpoint(tmp_path / "hub" / "variables" / "variables", tensors)
+            with pytest.raises(ElmoError, match=message):
+                elmo.load(tmp_path / "hub")
+        tf_files.write_checkpoint(tmp_path / "hub" / "variables" / "variables", bilm)
+        expected = elmo.load(tmp_path / "m").embed(["the cat"])[0]
+        assert np.array_equal(elmo.load(tmp_path / "hub").embed(["the cat"])[0], expected)
 
 
 class TestDamaged:

@@ -49,7 +49,7 @@ def _read_folder(folder: Path, options: Path | None, vocab: Path | None) -> Bund
     names = [path.name for path in folder.iterdir()]
     if manylangs.is_manylangs(names):
         _refuse_vocab(vocab, folder)
-        size = sum((folder / name).stat().st_size for name in manylangs.MEMBERS if name in names)
+        size = sum((folder / name).stat().st_size for name in names if name.endswith(manylangs.MEMBERS))
         return manylangs.read(Folder(folder), size, options)
     if (variables := tf_hub.prefix_in(folder)) is not None:
         _refuse_vocab(vocab, folder)
@@ -81,7 +81,7 @@ def _read_file(path: Path, options: Path | None, vocab: Path | None) -> Bundle:
 
 
 def _read_zip(path: Path, options: Path | None) -> Bundle:
-    members, size = read_zip(path), path.stat().st_size
+    members, size = read_zip(path, (*nlpl.MEMBERS, *manylangs.MEMBERS)), path.stat().st_size
     if manylangs.is_manylangs(members.names()):
         return manylangs.read(members, size, options)
     if nlpl.WEIGHTS in members.names():

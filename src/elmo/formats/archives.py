@@ -89,13 +89,8 @@ def read_text(files: Files, name: str) -> str:
         raise ElmoError(f"{files.name}/{name} is not UTF-8 (byte {error.start})") from error
 
 
-def read_zip(path: Path, wanted: tuple[str, ...] | None = None) -> Members:
-    """Members of a zip, with the folder around all of them, if there is one, taken off.
-
-    Args:
-        path: the zip.
-        wanted: the last part of the names to read; all if not given.
-    """
+def read_zip(path: Path, wanted: tuple[str, ...]) -> Members:
+    """Members of a zip whose names end with one of `wanted`; a folder around all of them is taken off."""
     with _damaged(path, "zip"), zipfile.ZipFile(path) as archive:
         infos = [info for info in archive.infolist() if not info.is_dir()]
         _check_count(path, len(infos))
@@ -104,7 +99,7 @@ def read_zip(path: Path, wanted: tuple[str, ...] | None = None) -> Members:
                 raise ElmoError(f"{path} holds a link ({info.filename!r:.80}): it is not opened")
             _check_name(path, info.filename)
             _check_ratio(f"{path}: {info.filename!r:.80}", info.file_size, info.compress_size)
-        taken = [info for info in infos if wanted is None or info.filename.split("/")[-1] in wanted]
+        taken = [info for info in infos if info.filename.endswith(wanted)]
         _check_total(path, sum(info.file_size for info in taken))
         members = {}
         for info in taken:

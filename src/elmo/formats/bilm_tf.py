@@ -166,6 +166,7 @@ def open_hdf5(source: Path | IO[bytes], name: str) -> Iterator[h5py.File]:
         raise ElmoError(f"{name} is not an HDF5 file")
     try:
         with h5py.File(source, "r") as opened:
+            _refuse_links(opened, name)
             yield opened
     except ElmoError:
         raise
@@ -228,10 +229,13 @@ def _place(file: h5py.File, row: Row, name: str) -> Place | None:
 
 
 def datasets(file: h5py.File) -> list[str]:
-    """Names of all datasets of the file; links to other files are refused, and none is followed."""
-    outside = file.visititems_links(lambda name, link: name if isinstance(link, h5py.ExternalLink) else None)
-    if outside is not None:
-        raise ElmoError(f"{file.filename}: {outside} is a link to another file: it is not followed")
+    """Names of all datasets of the file."""
     names: list[str] = []
     file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     return names
+
+
+def _refuse_links(file: h5py.File, name: str) -> None:
+    outside = file.visititems_links(lambda where, link: where if isinstance(link, h5py.ExternalLink) else None)
+    if outside is not None:
+        raise ElmoError(f"{name}: {outside} is a link to another file: it is not followed")

@@ -24,7 +24,7 @@ from elmo.formats.torch_layout import Shapes, checked, highway_shapes, highway_w
 from elmo.vocab import SPECIAL_WORDS, Vocabulary
 
 TOKENS, ENCODER = "token_embedder.pkl", "encoder.pkl"
-MEMBERS = (TOKENS, ENCODER, "config.json", "char.dic", "word.dic")
+MEMBERS = (TOKENS, ENCODER, "char.dic", "word.dic", ".json")  # how their names end
 
 # In the order of our marks: their reader puts <eow> before a word and <bow> behind it.
 _MARKS = ("<bos>", "<eos>", "<eow>", "<bow>", "<pad>")

@@ -18,7 +18,7 @@ from elmo.formats.bundle import VOCAB_FILE, Bundle, Stored
 from elmo.vocab import Vocabulary
 
 WEIGHTS = "model.hdf5"
-MEMBERS = (WEIGHTS, bilm_tf.OPTIONS, VOCAB_FILE, f"{VOCAB_FILE}.gz")
+MEMBERS = (WEIGHTS, bilm_tf.OPTIONS, VOCAB_FILE, f"{VOCAB_FILE}.gz")  # how their names end
 
 
 def read(files: Files, size: int) -> Bundle:

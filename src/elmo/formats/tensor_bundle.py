@@ -23,6 +23,7 @@ _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 _TRAILER = 5  # behind a block: how it is compressed, and its checksum
 _MOST_INDEX = 2**24  # bytes; a model has some hundred variables
+_LONGEST_NAME = 2**10  # bytes
 _DTYPES = {1: torch.float32, 2: torch.float64, 19: torch.float16, 14: torch.bfloat16}
 _CRC_POLYNOMIAL = 0x82F63B78  # of CRC-32C, bits reversed
 
@@ -121,6 +122,8 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         if at + more + size > end or shared > len(key):
             raise ElmoError("an entry lies behind its block's end")
         key = key[:shared] + block[at : at + more]
+        if len(key) > _LONGEST_NAME:
+            raise ElmoError("a name is too long")
         yield key, block[at + more : at + more + size]
         at += more + size
 

@@ -8,7 +8,7 @@ brought to the names of bilm-tf's HDF5 files, whose table (`bilm_tf.py`) says th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from elmo.vocab import Vocabulary
 STATE = "checkpoint"
 _INDEX = ".index"
 _SLOT = "/Adagrad"
-_SOFTMAX = {"softmax/W": "weight", "softmax/b": "bias"}
+_WEIGHT, _BIAS = "softmax/W", "softmax/b"
 _OURS = ("char_embed", "embedding", "CNN", "RNN_", "softmax/")
 _LSTM = re.compile(
     r"RNN_(?P<direction>[01])/(?:.*?(?:Cell|cell_)(?P<layer>[0-9]+)/)?(?:.*?)(?:LSTMCell|lstm_cell)/"
@@ -68,7 +68,7 @@ def _named_in(state: Path) -> str | None:
     with state.open("rb") as file:
         text = file.read(2**16).decode("utf-8", "replace")
     found = re.search(r'^model_checkpoint_path: "(.*)"', text, flags=re.MULTILINE)
-    return re.split(r"[/\\]", found[1])[-1] if found else None
+    return re.split(r"[/\\]", found[1])[-1].replace("\0", "") if found else None
 
 
 class Variables:
@@ -100,7 +100,7 @@ class Variables:
 
     def stored(self, rows: list[Row], ending: str = "") -> Read:
         """What reads the weights of a table's rows, checked, or what is stored under their names and an ending."""
-        readers: dict[str, StoredWeights] = {}
+        shards: dict[int, dict[str, Place]] = {}
         for row in rows:
             name = row.theirs + ending
             entry = self.named[name]
@@ -108,10 +108,12 @@ class Variables:
                 raise ElmoError(f"{self.prefix}: {name} is not of floating-point numbers")
             check_shape(name, entry.place.shape, row.shape, self.prefix)
             layout = None if row.layout == "same" else partial(to_ours, layout=row.layout)
-            place = Place(entry.place.offset, entry.place.shape, entry.place.dtype, layout)
-            readers[row.ours] = StoredWeights(self._files[entry.shard], {row.ours: place})
+            shards.setdefault(entry.shard, {})[row.ours] = replace(entry.place, layout=layout)
+        files = {shard: StoredWeights(self._files[shard], places) for shard, places in shards.items()}
+        readers = {name: files[shard] for shard, places in shards.items() for name in places}
+        for row in rows:
             for piece in readers[row.ours].pieces(row.ours):
-                check_finite(name, piece, self.prefix)
+                check_finite(row.theirs + ending, piece, self.prefix)
         return lambda name, where: readers[name](name, where)
 
     def tensor(self, name: str, entry: Entry, most: int) -> Tensor:
@@ -127,7 +129,7 @@ class Variables:
         """The biLM, left in its files."""
         rows = bilm_tf.table(config)
         found = {name for name in self.named if name.startswith(_OURS) and not name.endswith(_SLOT)}
-        check_names(found - _SOFTMAX.keys(), {row.theirs for row in rows}, self.prefix)
+        check_names(found - {_WEIGHT, _BIAS}, {row.theirs for row in rows}, self.prefix)
         return Network(config, stored=self.stored(rows))
 
 
@@ -161,8 +163,9 @@ def read_accumulators(prefix: Path, config: ModelConfig) -> dict[str, Tensor]:
     slots = {name.removesuffix(_SLOT) for name in variables.named if name.endswith(_SLOT)}
     if not slots:
         return {}
-    words = next((variables.named[name].place for name in _SOFTMAX if name in variables.named), None)
-    rows = [*bilm_tf.table(config), *_softmax_rows(config, 0 if words is None else words.shape[0])]
+    bias = variables.named.get(_BIAS)
+    n_words = bias.place.shape[0] if bias is not None and bias.place is not None and bias.place.shape else 0
+    rows = [*bilm_tf.table(config), *_softmax_rows(variables, config, n_words)]
     check_names(slots, {row.theirs for row in rows}, f"{prefix}, Adagrad's part,")
     stored = variables.stored(rows, _SLOT)
     found = {}
@@ -176,17 +179,20 @@ def read_accumulators(prefix: Path, config: ModelConfig) -> dict[str, Tensor]:
     return found
 
 
-def _softmax_rows(config: ModelConfig, n_words: int) -> list[Row]:
-    shapes = {"weight": (n_words, config.lstm.projection_dim), "bias": (n_words,)}
-    return [Row(theirs, f"head.{ours}", shapes[ours]) for theirs, ours in _SOFTMAX.items()]
+def _softmax_rows(variables: Variables, config: ModelConfig, n_words: int) -> list[Row]:
+    """The head's rows; where a model that reads words shares their table with its softmax, that is the head's, too."""
+    weight = "embedding" if config.char_cnn is None and _WEIGHT not in variables.named else _WEIGHT
+    shape = (n_words, config.lstm.projection_dim)
+    return [Row(weight, "head.weight", shape), Row(_BIAS, "head.bias", shape[:1])]
 
 
 def _head(variables: Variables, config: ModelConfig, n_words: int) -> SoftmaxHead | None:
-    if not _SOFTMAX.keys() & variables.named.keys():
+    if not {_WEIGHT, _BIAS} & variables.named.keys():
         return None
-    rows = _softmax_rows(config, n_words)
-    check_names(_SOFTMAX.keys() & variables.named.keys(), set(_SOFTMAX), variables.prefix)
-    stored: Callable[[str, slice], Tensor] = variables.stored(rows)
+    rows = _softmax_rows(variables, config, n_words)
+    names = {row.theirs for row in rows}
+    check_names(names & variables.named.keys(), names, variables.prefix)
+    stored = variables.stored(rows)
     with without_storage():
         head = SoftmaxHead(n_words, config.lstm.projection_dim)
     weights = {row.ours.removeprefix("head."): stored(row.ours, slice(None)) for row in rows}
