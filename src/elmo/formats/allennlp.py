@@ -44,7 +44,7 @@ def read_archive(path: Path, options: Path | None) -> Bundle:
     """Read the ELMo of a `model.tar.gz`."""
     files = read_tar(path, (_CONFIG, WEIGHTS, _OPTIONS))
     if WEIGHTS not in files.names():
-        raise ElmoError(f"{path} has no {WEIGHTS}: it is no archive of an AllenNLP model")
+        raise ElmoError(f"{path} has no {WEIGHTS}: it is no archive of an AllenNLP model; unpack what else it may be")
     with files.open(WEIGHTS) as file:
         tensors = read_tensors(file, f"{path}: {WEIGHTS}")
     config = parse_json(read_text(files, _CONFIG), f"{path}: {_CONFIG}") if _CONFIG in files.names() else {}
