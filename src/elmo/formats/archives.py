@@ -18,8 +18,8 @@ from typing import IO, Protocol
 
 from elmo.errors import ElmoError
 
-MOST_BYTES = 2**33
-"""Of all that is read of an archive: many times the largest published model."""
+_MOST_BYTES = 2**33  # of all that is read of an archive: many times the largest published model
+_MOST_TEXT = 2**28
 _MOST_RATIO = 100  # of what a member holds to what is stored of it
 _SMALL = 2**20  # bytes that any member may hold, whatever the ratio
 _MOST_MEMBERS = 10_000
@@ -78,9 +78,11 @@ class Members:
 
 
 def read_text(files: Files, name: str) -> str:
-    """A small file of text."""
+    """A file of text; one that is gzipped, by its name, is unpacked."""
     with files.open(name) as file:
-        content = file.read(MOST_BYTES)
+        content = file.read(_MOST_TEXT + 1)
+    if len(content) > _MOST_TEXT:
+        raise ElmoError(f"{files.name}/{name} is larger than {_MOST_TEXT:,} bytes, as no such file of a model is")
     if name.endswith(".gz"):
         content = _gunzip(content, f"{files.name}/{name}")
     try:
@@ -110,7 +112,7 @@ def read_zip(path: Path, wanted: tuple[str, ...]) -> Members:
 
 def read_tar(path: Path, wanted: tuple[str, ...]) -> Members:
     """Members of a gzipped tar whose names end with one of `wanted`."""
-    most = min(MOST_BYTES, _SMALL * 64 + _MOST_RATIO * path.stat().st_size)
+    most = min(_MOST_BYTES, _SMALL * 64 + _MOST_RATIO * path.stat().st_size)
     with _damaged(path, "tar.gz"), gzip.open(path) as unzipped:
         bounded = _Bounded(unzipped, most, path)
         with tarfile.open(fileobj=bounded, mode="r|") as archive:
@@ -199,8 +201,8 @@ def _check_ratio(what: str, size: int, stored: int) -> None:
 
 
 def _check_total(path: Path, size: int) -> None:
-    if size > MOST_BYTES:
-        raise ElmoError(f"{path} holds {size:,} bytes; more than {MOST_BYTES:,} are not read into memory")
+    if size > _MOST_BYTES:
+        raise ElmoError(f"{path} holds {size:,} bytes; more than {_MOST_BYTES:,} are not read into memory")
 
 
 def _bomb(what: str) -> ElmoError:
