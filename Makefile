@@ -7,13 +7,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
-.PHONY: demo test lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic clean
+.PHONY: demo test fuzz lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev $(VENV)/.installed lint types
 	ELMO_TEST_INSTALLED=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Thousands of damaged model files: each loads or is refused, and nothing else happens.
+fuzz: $(VENV)/.dev $(VENV)/.installed
+	ELMO_FUZZ=150 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_formats_hostile.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -25,9 +25,10 @@ from pathlib import Path
 import torch
 
 import elmo
+from elmo.lm.begin import start_model
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
-from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings, start_model
+from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings
 from elmo.lm.folder import MODEL
 from elmo.lm.parts import Reading
 from elmo.lm.prepare import PrepareConfig, prepare

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmo.chars import batch_to_ids, words_to_ids
+from elmo.chars import batch_to_ids, boundary_row, words_to_ids
 from elmo.errors import ElmoError
 from reference64 import char_row
 
@@ -63,3 +63,24 @@ def test_a_batch_is_padded_with_zeros_to_its_longest_sentence() -> None:
 def test_a_batch_of_nothing_is_empty() -> None:
     assert batch_to_ids([]).shape == (0, 0, 50)
     assert batch_to_ids([[]]).shape == (1, 0, 50)
+
+
+class TestAlphabet:
+    """Characters of a list instead of bytes: numbered from 1, then one for all others, then the marks."""
+
+    def test_a_word_is_begin_characters_end_and_padding(self) -> None:
+        assert words_to_ids(["cäx"], 7, "äc猫")[0].tolist() == [7, 2, 1, 4, 8, 9, 9]
+
+    def test_the_marks_follow_as_they_do_behind_the_bytes(self) -> None:
+        assert words_to_ids(["<S>", "</S>"], 5, "ab").tolist() == [[6, 4, 7, 8, 8], [6, 5, 7, 8, 8]]
+        assert boundary_row("<S>", 5, "ab").tolist() == [6, 4, 7, 8, 8]
+
+    @given(st.lists(st.text(max_size=20)), st.lists(st.characters(), unique=True, max_size=20), st.integers(3, 12))
+    def test_any_words_are_cut_by_characters(self, words: list[str], characters: list[str], length: int) -> None:
+        words = [word for word in words if word not in ("<S>", "</S>")]
+        rows = words_to_ids(words, length, "".join(characters)).tolist()
+        marks = len(characters) + 1
+        for word, row in zip(words, rows, strict=True):
+            known = [characters.index(c) + 1 if c in characters else marks for c in word[: length - 2]]
+            expected = [marks + 3, *known, marks + 4]
+            assert row == expected + [marks + 5] * (length - len(expected))

@@ -16,9 +16,10 @@ import torch
 import elmo
 from conftest import run_elmo, small_options, write_model
 from elmo.errors import ElmoError
+from elmo.lm.begin import start_model
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
-from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings, start_model
+from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings
 from elmo.lm.folder import MODEL
 from elmo.lm.loop import Report
 from elmo.lm.prepare import PrepareConfig, prepare

@@ -14,7 +14,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from elmo.chars import batch_to_ids
+from elmo.chars import model_batch
 from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors, as_tokens
 from elmo.errors import ElmoError
 from elmo.formats import Format, left_out, read_model, write_model
@@ -179,13 +179,13 @@ class Model(Bundle):
         return {name: value for name, value in vars(self).items() if name != "_embedders"} | {"_embedders": {}}
 
     def batch_to_ids(self, sentences: Sequence[Sentence]) -> Tensor:
-        """Ids for `Elmo` or `BiLM`, padded with 0: `(B, T, C)` of characters, `(B, T)` for a model that reads words."""
+        """Ids for `Elmo` or `BiLM`, padded with 0: `(B, T, C)` of characters, `(B, T)` for a model that reads words.
+
+        With a table of words beside the characters there is one more column, of the words: `(B, T, C + 1)`.
+        """
         _refuse_string(sentences)
-        batch = [as_tokens(sentence) for sentence in sentences]
-        if self.config.char_cnn is not None:
-            return torch.from_numpy(batch_to_ids(batch, self.config.char_cnn.max_characters_per_token))
-        rows = [torch.tensor(self.words.ids(tokens), dtype=torch.long) + 1 for tokens in batch]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.zeros(0, 0, dtype=torch.long)
+        vocab = self.words if self.config.n_words is not None else None
+        return torch.from_numpy(model_batch([as_tokens(sentence) for sentence in sentences], self.config, vocab))
 
     def warmed(self, sentences: Iterable[Sentence]) -> Model:
         """This model with a start state made from neutral text.
@@ -222,10 +222,12 @@ def load(
     """Load a model.
 
     Args:
-        path: a native folder; a folder with `options.json` and one HDF5 file; an HDF5 file; the embedded model if not
-            given, or if it is "default" and nothing has that name.
-        options: the `options.json` of an HDF5 file, where it is not beside it.
-        vocab: the vocabulary of a model that reads words, where it is not beside it.
+        path: the embedded model if not given, or if it is "default" and nothing has that name; else a model in any
+            published format, told by what is there: a native folder; an HDF5 file of bilm-tf or AllenNLP, or its folder; a TensorFlow checkpoint (its folder, prefix or
+            any of its files); a TF Hub module; an ELMoForManyLangs folder; a zip of NLPL; AllenNLP's `model.tar.gz` or
+            `best.th`. See docs/formats.md.
+        options: the `options.json`, where it is not with the weights.
+        vocab: the vocabulary of a model that reads words, or of a checkpoint, where it is not beside it.
     """
     if path is None or (str(path) == EMBEDDED and not Path(path).exists()):
         if options is not None or vocab is not None:
@@ -250,13 +252,14 @@ def save(
     max_file_mb: float | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Save a model as a folder.
+    """Save a model as a folder, or as a zip.
 
     Args:
         model: what `load` returns.
-        path: the folder; it appears whole or not at all.
-        format: "native", or "bilm-tf" (which has no place for a warm start state, a learned mix or a head, and warns
-            of each that it leaves out; its `vocab.txt` has the words).
+        path: the folder, or the zip; it appears whole or not at all.
+        format: "native"; "bilm-tf" (which has no place for a warm start state, a learned mix or a head, and warns of
+            each that it leaves out; its `vocab.txt` has the words); "nlpl", the same as a zip; "token-cache", the same
+            with a table of the vectors of the vocabulary's words, which is read in place of the characters.
         dtype: of the large weights in a native folder: "float32" keeps every bit; "bfloat16" and "float16" take half
             the room, "int8" (with a scale for each output) a quarter. Biases and other small weights stay float32.
             What is loaded is float32 again; saved once more in the same type it gives the same bytes.

@@ -250,9 +250,11 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file; default is the embedded one.")],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
-    format: Annotated[str, typer.Option(help="native or bilm-tf.")] = "native",
+    source: Annotated[str, typer.Argument(metavar="IN", help="Model in any format that elmo reads, or default.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write; a zip for nlpl.")],
+    format: Annotated[
+        str, typer.Option(help="native, bilm-tf, nlpl (a zip), or token-cache (bilm-tf with vectors of --vocab).")
+    ] = "native",
     dtype: Annotated[
         str, typer.Option(help="Of a native folder's large weights: float32, bfloat16, float16, int8.")
     ] = "float32",
@@ -273,10 +275,14 @@ def convert(
     from dataclasses import replace
 
     from elmo.formats import check_target, left_out, write_model
+    from elmo.vocab import Vocabulary
 
-    check_target(Path(out), overwrite=overwrite)
+    check_target(Path(out), format=format, overwrite=overwrite)
     text = None if card is None else _read_card(card)
-    loaded = _load(source, options, vocab)
+    if format == "token-cache" and vocab is not None:  # of words that need not be the model's own
+        loaded = replace(_load(source, options, None), vocab=Vocabulary.read(vocab), head=None)
+    else:
+        loaded = _load(source, options, vocab)
     chosen: Any = format
     stored: Any = dtype
     if warm_with is not None:
@@ -399,11 +405,16 @@ def pretrain(
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=V", help="Replace a setting, as train.steps=1000.")
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="M", help="Model to begin with; of a TensorFlow checkpoint, with what Adagrad remembers."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with RUN if it was cut; start it if not.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one if not given.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Train a biLM on prepared text; under torchrun, on several devices and machines."""
+    from elmo.lm.begin import read_start
     from elmo.lm.corpus import Corpus
     from elmo.lm.distributed import ranks
     from elmo.lm.folder import LAST, MODEL
@@ -415,9 +426,10 @@ def pretrain(
         # One process reads the checksums for all, and a run that goes on has done so before.
         verify = mine.first and not (Path(out) / LAST).exists()
         text = Corpus.open(Path(corpus or settings.corpus), verify=verify)
+        begin = None if start is None else read_start(Path(start), text, settings)
         with _training_bar(quiet or not mine.first) as report:
             try:
-                end = run(settings, text, Path(out), ranks=mine, resume=resume, report=report)
+                end = run(settings, text, Path(out), start=begin, ranks=mine, resume=resume, report=report)
             except KeyboardInterrupt:
                 print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
                 raise
@@ -528,7 +540,9 @@ def substitutes(
 
 @app.command()
 def finetune(
-    model: Annotated[str, typer.Argument(metavar="M", help="Model, with its head or without; default is the embedded.")],
+    model: Annotated[
+        str, typer.Argument(metavar="M", help="Model, with its head or without; default is the embedded.")
+    ],
     texts: Annotated[
         list[str], typer.Argument(metavar="TEXT...", help="Text as elmo prepare takes it, or a folder that it made.")
     ],
@@ -824,9 +838,11 @@ def _facts(model: Model, path: str | None) -> dict[str, Any]:
     if cnn is None:
         facts["input"] = f"words, a table of {config.n_words:,}"
     else:
+        symbols = "" if cnn.alphabet is None else f" of an alphabet of {len(cnn.alphabet):,}"
+        words = f", a table of {config.n_words:,} words of {cnn.word_dim}" if config.n_words is not None else ""
         facts["input"] = (
-            f"characters, {cnn.max_characters_per_token} a word, {cnn.n_filters} filters ({cnn.activation}), "
-            f"{cnn.n_highway} highway layers"
+            f"characters{symbols}{words}, {cnn.max_characters_per_token} a word, {cnn.n_filters} filters "
+            f"({cnn.activation}), {cnn.n_highway} highway layers"
         )
     facts["vocabulary"] = len(model.vocab) if model.vocab is not None else "none"
     facts["states"] = ["zero", "carry", *(["warm"] if model.warm is not None else [])]

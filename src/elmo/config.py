@@ -15,8 +15,10 @@ from elmo.errors import ElmoError
 
 Activation = Literal["relu", "tanh"]
 
-N_BYTES_AND_MARKS = 261
-"""256 byte values, begin and end of sentence, begin and end of word, padding (SEMANTICS section 1)."""
+N_MARKS = 5
+"""Begin and end of sentence, begin and end of word, padding (SEMANTICS section 1)."""
+N_BYTES_AND_MARKS = 256 + N_MARKS
+"""What a character can be in all models but those with an alphabet of their own."""
 
 # Far above any model; below them a hostile file costs neither time nor memory.
 _MOST_LAYERS = 1000
@@ -37,10 +39,20 @@ class CharCNNConfig:
     """Length of a word's row of character ids, its two word marks included."""
     activation: Activation = "relu"
     """Applied after the maximum over positions."""
+    alphabet: str | None = None
+    """The characters that have a vector of their own, each once, where words are cut into these (ELMoForManyLangs)
+    and not into the bytes of their UTF-8; all others share one vector."""
+    word_dim: int = 0
+    """Width of a table of whole words, whose vector is put before the filters' for the projection; 0 for none."""
 
     def __post_init__(self) -> None:
         """Refuse values that no model can have."""
         _whole("char_cnn.embedding.dim", self.embedding_dim)
+        _whole("char_cnn.word_dim", self.word_dim, least=0)
+        if self.alphabet is not None and (type(self.alphabet) is not str or len({*self.alphabet}) < len(self.alphabet)):
+            raise ElmoError(
+                f"char_cnn.alphabet is {self.alphabet!r:.50}: give text in which each character stands once"
+            )
         _whole("char_cnn.max_characters_per_token", self.max_characters_per_token, least=3, most=10_000)
         _whole("char_cnn.n_highway", self.n_highway, least=0, most=_MOST_LAYERS)
         _whole("the number of char_cnn.filters", len(self.filters), least=0, most=_MOST_LAYERS)
@@ -59,8 +71,22 @@ class CharCNNConfig:
 
     @property
     def n_filters(self) -> int:
-        """Number of all filters: the width of a word before the projection."""
+        """Number of all filters."""
         return sum(number for _, number in self.filters)
+
+    @property
+    def width(self) -> int:
+        """Width of a word before the projection."""
+        return self.n_filters + self.word_dim
+
+    @property
+    def n_symbols(self) -> int:
+        """Characters, the marks not counted: bytes, or an alphabet and one for all that is not in it."""
+        return 256 if self.alphabet is None else len(self.alphabet) + 1
+
+    def has_projection(self, projection_dim: int) -> bool:
+        """Whether a linear layer makes `projection_dim` of a word's width (ELMoForManyLangs always has one)."""
+        return self.alphabet is not None or self.width != projection_dim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +138,15 @@ class ModelConfig:
     char_cnn: CharCNNConfig | None = None
     """The token encoder over characters; None for a model that reads words from a table."""
     n_words: int | None = None
-    """Rows of the word table of a model without `char_cnn` (`n_tokens_vocab` in `options.json`)."""
+    """Rows of the word table of a model without `char_cnn`, or with one beside it (`n_tokens_vocab` in
+    `options.json`)."""
 
     def __post_init__(self) -> None:
-        """Refuse a model with no token encoder, or with two."""
-        if (self.char_cnn is None) == (self.n_words is None):
+        """Refuse a model with no token encoder, or with two that are not said to belong together."""
+        if self.char_cnn is not None and self.char_cnn.word_dim:
+            if self.n_words is None:
+                raise ElmoError(f"char_cnn.word_dim is {self.char_cnn.word_dim}, but n_tokens_vocab is not given")
+        elif (self.char_cnn is None) == (self.n_words is None):
             raise ElmoError(
                 "a model reads either characters (char_cnn) or words (n_tokens_vocab): "
                 f"{'neither is' if self.char_cnn is None else 'both are'} given"
@@ -141,7 +171,8 @@ class ModelConfig:
         `n_words` is taken where a model without characters does not say its `n_tokens_vocab`.
         """
         lstm = _section(options, "lstm")
-        char_cnn = _section(options, "char_cnn") if options.get("char_cnn") is not None else None
+        char_cnn = _char_cnn(_section(options, "char_cnn")) if options.get("char_cnn") is not None else None
+        reads_words = char_cnn is None or char_cnn.word_dim > 0
         return cls(
             lstm=LSTMConfig(
                 dim=_required(lstm, "lstm", "dim"),
@@ -151,8 +182,8 @@ class ModelConfig:
                 proj_clip=lstm.get("proj_clip"),
                 use_skip_connections=lstm.get("use_skip_connections", False),
             ),
-            char_cnn=None if char_cnn is None else _char_cnn(char_cnn),
-            n_words=options.get("n_tokens_vocab", n_words) if char_cnn is None else None,
+            char_cnn=char_cnn,
+            n_words=options.get("n_tokens_vocab", n_words) if reads_words else None,
         )
 
     def to_options(self) -> dict[str, Any]:
@@ -167,36 +198,51 @@ class ModelConfig:
                 "use_skip_connections": self.lstm.use_skip_connections,
             }
         }
-        if self.char_cnn is None:
-            return options | {"n_tokens_vocab": self.n_words}
-        return options | {
-            "char_cnn": {
-                "embedding": {"dim": self.char_cnn.embedding_dim},
-                "filters": [list(pair) for pair in self.char_cnn.filters],
-                "n_highway": self.char_cnn.n_highway,
-                "n_characters": N_BYTES_AND_MARKS + 1,
-                "max_characters_per_token": self.char_cnn.max_characters_per_token,
-                "activation": self.char_cnn.activation,
-            }
+        if self.n_words is not None:
+            options["n_tokens_vocab"] = self.n_words
+        cnn = self.char_cnn
+        if cnn is None:
+            return options
+        options["char_cnn"] = {
+            "embedding": {"dim": cnn.embedding_dim},
+            "filters": [list(pair) for pair in cnn.filters],
+            "n_highway": cnn.n_highway,
+            "n_characters": cnn.n_symbols + N_MARKS + 1,
+            "max_characters_per_token": cnn.max_characters_per_token,
+            "activation": cnn.activation,
         }
+        if cnn.alphabet is not None:
+            options["char_cnn"]["alphabet"] = cnn.alphabet
+        if cnn.word_dim:
+            options["char_cnn"]["word_dim"] = cnn.word_dim
+        return options
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from `path`; anything else is an error that names the file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ElmoError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number of 5,000 digits, 10,000 brackets
+    except UnicodeDecodeError as error:
         raise ElmoError(f"{path} is not JSON: {error}") from error
+    return parse_json(text, str(path))
+
+
+def parse_json(text: str, name: str) -> dict[str, Any]:
+    """Read a JSON object from text; anything else is an error that says where it is, by `name`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:  # not JSON, a number of 5,000 digits, 10,000 brackets
+        raise ElmoError(f"{name} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ElmoError(f"{path} holds a JSON {type(value).__name__}; an object is expected")
+        raise ElmoError(f"{name} holds a JSON {type(value).__name__}; an object is expected")
     return value
 
 
 def _char_cnn(options: Mapping[str, Any]) -> CharCNNConfig:
-    n_characters = options.get("n_characters", N_BYTES_AND_MARKS + 1)
-    if n_characters not in (N_BYTES_AND_MARKS, N_BYTES_AND_MARKS + 1):
+    n_characters, alphabet = options.get("n_characters", N_BYTES_AND_MARKS + 1), options.get("alphabet")
+    if alphabet is None and n_characters not in (N_BYTES_AND_MARKS, N_BYTES_AND_MARKS + 1):
         raise ElmoError(f"char_cnn.n_characters is {n_characters!r}: 261 and 262 (the same model) are known")
     filters = _required(options, "char_cnn", "filters")
     pairs = isinstance(filters, (list, tuple)) and all(isinstance(f, (list, tuple)) and len(f) == 2 for f in filters)
@@ -209,6 +255,8 @@ def _char_cnn(options: Mapping[str, Any]) -> CharCNNConfig:
         n_highway=options.get("n_highway") or 0,
         max_characters_per_token=options.get("max_characters_per_token", 50),
         activation=options.get("activation", "relu"),
+        alphabet=alphabet,
+        word_dim=options.get("word_dim", 0),
     )
 
 

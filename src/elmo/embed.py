@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elmo.chars import BOS, EOS, words_to_ids
+from elmo.chars import BOS, EOS, model_ids
 from elmo.config import ModelConfig
 from elmo.engine import Engine, EngineName, Precision, make_engine
 from elmo.engine.precision import Precision as Resolved
@@ -188,7 +188,7 @@ class Embedder:
         self.batch_tokens = settings.batch_tokens or self._limits.batch_tokens
         self.layers = settings.layer_numbers(self.config.n_layers)
         self._mix = copy.deepcopy(bundle.mix or ScalarMix(self.config.n_layers)).to(self.device)
-        self._vocab = bundle.words if self.config.char_cnn is None else None
+        self._vocab = bundle.words if self.config.n_words is not None else None
         self._warm: State | None = None
         self._begun: State | None = None
         if settings.state == "warm":
@@ -432,12 +432,7 @@ class Embedder:
 
     def _encode(self, words: list[str]) -> Tensor:
         """Vectors of words without their context, `(N, P)`."""
-        if self.config.char_cnn is None:
-            assert self._vocab is not None  # seen to in __init__
-            ids = np.asarray(self._vocab.ids(words), dtype=np.int32) + 1
-        else:
-            ids = words_to_ids(words, self.config.char_cnn.max_characters_per_token)
-        return self._engine.encode(_to(ids, self.device))
+        return self._engine.encode(_to(model_ids(words, self.config, self._vocab), self.device))
 
 
 class _Started:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmo.chars import BOS, EOS, boundary_row
-from elmo.config import N_BYTES_AND_MARKS, CharCNNConfig, ModelConfig
+from elmo.config import N_MARKS, CharCNNConfig, ModelConfig
 from elmo.errors import ElmoError
 from elmo.lstm import ProjectedLSTM, reverse
 
@@ -49,19 +49,25 @@ class Highway(nn.Module):
 
 
 class CharEncoder(nn.Module):
-    """Character convolutions, maximum over positions, highways, projection: a word's vector without its context."""
+    """Character convolutions, maximum over positions, highways, projection: a word's vector without its context.
 
-    def __init__(self, config: CharCNNConfig, projection_dim: int) -> None:
+    Some models have a table of `n_words` frequent words beside the filters.
+    """
+
+    def __init__(self, config: CharCNNConfig, projection_dim: int, n_words: int | None = None) -> None:
         """Start as bilm-tf does."""
         super().__init__()
+        self.n_characters = config.max_characters_per_token
         # Row 0 is the mask id's: zero, and kept so by padding_idx.
-        self.characters = nn.Embedding(N_BYTES_AND_MARKS + 1, config.embedding_dim, padding_idx=0)
+        self.characters = nn.Embedding(config.n_symbols + N_MARKS + 1, config.embedding_dim, padding_idx=0)
         self.convolutions = nn.ModuleList(
             nn.Conv1d(config.embedding_dim, number, width) for width, number in config.filters
         )
         self.activation = F.relu if config.activation == "relu" else torch.tanh
         self.highways = nn.ModuleList(Highway(config.n_filters) for _ in range(config.n_highway))
-        self.projection = nn.Linear(config.n_filters, projection_dim) if config.n_filters != projection_dim else None
+        self.words = nn.Embedding(n_words + 1, config.word_dim, padding_idx=0) if n_words is not None else None
+        projected = config.has_projection(projection_dim)
+        self.projection = nn.Linear(config.width, projection_dim) if projected else None
         widest = max(number * (config.max_characters_per_token - width + 1) for width, number in config.filters)
         self._words_at_once = max(1, _CONV_BUFFER // widest)
         self._initialise(config)
@@ -78,19 +84,25 @@ class CharEncoder(nn.Module):
                 nn.init.normal_(conv.weight, std=(width * config.embedding_dim) ** -0.5)
             nn.init.zeros_(conv.bias)
         if self.projection is not None:
-            nn.init.normal_(self.projection.weight, std=config.n_filters**-0.5)
+            nn.init.normal_(self.projection.weight, std=config.width**-0.5)
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, ids_NC: Tensor) -> Tensor:
-        """Encode words: `(N, C)` character ids to `(N, P)`."""
+        """Encode words: `(N, C)` character ids, with a table of words `(N, C + 1)`, to `(N, P)`."""
         chunks = torch.split(ids_NC, self._words_at_once)
         return torch.cat([self._encode(chunk) for chunk in chunks])
 
     def _encode(self, ids_NC: Tensor) -> Tensor:
-        characters = self.characters(ids_NC).transpose(1, 2)  # (N, E, C)
+        characters = self.characters(ids_NC[:, : self.n_characters]).transpose(1, 2)  # (N, E, C)
         x_NF = torch.cat([self.activation(conv(characters).amax(dim=-1)) for conv in self.convolutions], dim=1)
+        return self.finish(x_NF, ids_NC)
+
+    def finish(self, x_NF: Tensor, ids_NC: Tensor) -> Tensor:
+        """What follows the convolutions: `(N, F)` to `(N, P)`."""
         for highway in self.highways:
             x_NF = highway(x_NF)
+        if self.words is not None:
+            x_NF = torch.cat([self.words(ids_NC[:, self.n_characters]), x_NF], dim=1)
         return x_NF if self.projection is None else self.projection(x_NF)
 
 
@@ -177,7 +189,7 @@ class BiLM(nn.Module):
         self.config = config
         self.encoder: CharEncoder | WordEncoder
         if config.char_cnn is not None:
-            self.encoder = CharEncoder(config.char_cnn, config.lstm.projection_dim)
+            self.encoder = CharEncoder(config.char_cnn, config.lstm.projection_dim, config.n_words)
         else:
             assert config.n_words is not None
             self.encoder = WordEncoder(config.n_words, config.lstm.projection_dim)
@@ -257,16 +269,18 @@ class BiLM(nn.Module):
     def with_boundaries(self, ids: Tensor) -> Tensor:
         """Put `<S>` before and `</S>` behind each sentence: `(B, T, ...)` to `(B, T + 2, ...)`."""
         lengths_B = self.mask(ids).sum(dim=1)
-        if self.config.char_cnn is not None:
-            width = self.config.char_cnn.max_characters_per_token
-            begin, end = (torch.from_numpy(boundary_row(word, width)).to(ids) for word in (BOS, EOS))
-            padded = F.pad(ids, (0, 0, 1, 1))
-        else:
-            begin, end = ids.new_tensor(1), ids.new_tensor(2)  # the first two words of a vocabulary, raised by 1
-            padded = F.pad(ids, (1, 1))
-        padded[:, 0] = begin
-        padded[torch.arange(len(ids), device=ids.device), lengths_B + 1] = end
+        padded = F.pad(ids, (1, 1) if self.config.char_cnn is None else (0, 0, 1, 1))
+        padded[:, 0] = self._boundary(BOS, 1, ids)
+        padded[torch.arange(len(ids), device=ids.device), lengths_B + 1] = self._boundary(EOS, 2, ids)
         return padded
+
+    def _boundary(self, boundary: str, word: int, like: Tensor) -> Tensor:
+        """Ids of a boundary, the first or second word of a vocabulary (raised by 1): `()`, `(C,)` or `(C + 1,)`."""
+        cnn = self.config.char_cnn
+        if cnn is None:
+            return like.new_tensor(word)
+        characters = boundary_row(boundary, cnn.max_characters_per_token, cnn.alphabet).tolist()
+        return like.new_tensor([*characters, word] if cnn.word_dim else characters)
 
 
 def checked(
@@ -429,15 +443,18 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         assert config.n_words is not None
         shapes["encoder.weight"] = (config.n_words + 1, width)
     else:
-        shapes["encoder.characters.weight"] = (N_BYTES_AND_MARKS + 1, cnn.embedding_dim)
+        shapes["encoder.characters.weight"] = (cnn.n_symbols + N_MARKS + 1, cnn.embedding_dim)
         for i, (window, number) in enumerate(cnn.filters):
             shapes[f"encoder.convolutions.{i}.weight"] = (number, cnn.embedding_dim, window)
             shapes[f"encoder.convolutions.{i}.bias"] = (number,)
-        linears = [(f"highways.{i}.{part}", cnn.n_filters) for i in range(cnn.n_highway) for part in _HIGHWAY]
-        linears += [("projection", width)] if cnn.n_filters != width else []
-        for name, outputs in linears:
-            shapes[f"encoder.{name}.weight"] = (outputs, cnn.n_filters)
+        filters, inputs = cnn.n_filters, cnn.width
+        linears = [(f"highways.{i}.{part}", filters, filters) for i in range(cnn.n_highway) for part in _HIGHWAY]
+        linears += [("projection", width, inputs)] if cnn.has_projection(width) else []
+        for name, outputs, inputs in linears:
+            shapes[f"encoder.{name}.weight"] = (outputs, inputs)
             shapes[f"encoder.{name}.bias"] = (outputs,)
+        if config.n_words is not None:
+            shapes["encoder.words.weight"] = (config.n_words + 1, cnn.word_dim)
     for stack in ("forwards", "backwards"):
         for k in range(lstm.n_layers):
             shapes[f"{stack}.{k}.kernel"] = (2 * width, 4 * lstm.dim)
@@ -450,5 +467,6 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def parameter_count(config: ModelConfig) -> int:
     """Number of parameters of a model, its mask row not counted."""
     shapes = weight_shapes(config)
-    masks = [shapes[name][1] for name in ("encoder.characters.weight", "encoder.weight") if name in shapes]
+    tables = ("encoder.characters.weight", "encoder.words.weight", "encoder.weight")
+    masks = [shapes[name][1] for name in tables if name in shapes]
     return sum(map(math.prod, shapes.values())) - sum(masks)

@@ -9,7 +9,7 @@ import typer
 ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help="Model folder or .hdf5 file; the embedded model if not given.")
 ]
-OptionsOption = Annotated[str | None, typer.Option(help="options.json of an .hdf5 file, where it is elsewhere.")]
+OptionsOption = Annotated[str | None, typer.Option(help="options.json, where it is not with the weights.")]
 VocabOption = Annotated[str | None, typer.Option(help="Vocabulary of a model that reads words.")]
 TokenizeOption = Annotated[bool, typer.Option("--tokenize", help="IN is raw text: split it into sentences and words.")]
 LanguageOption = Annotated[str, typer.Option(help="Language of raw text: a code such as en; xx for any.")]

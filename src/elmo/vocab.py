@@ -28,17 +28,23 @@ class Vocabulary:
     def read(cls, path: str | PathLike[str]) -> Vocabulary:
         """Read a vocabulary file."""
         try:
-            lines = Path(path).read_text(encoding="utf-8").split("\n")
+            text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
             raise ElmoError(f"cannot read the vocabulary {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise ElmoError(f"the vocabulary {path} is not UTF-8 (byte {error.start})") from error
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Vocabulary:
+        """Read the text of a vocabulary file, which an error calls by `name`."""
+        lines = text.split("\n")
         if lines and not lines[-1]:
             lines.pop()
         try:
             return cls(word for word in map(str.strip, lines) if word != NOT_A_WORD)
         except ElmoError as error:
-            raise ElmoError(f"{path}: {error}") from error
+            raise ElmoError(f"{name}: {error}") from error
 
     def write(self, path: Path) -> None:
         """Write the vocabulary file."""

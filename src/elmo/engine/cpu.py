@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from elmo.config import CharCNNConfig, ModelConfig
 from elmo.engine import compiled, plain
-from elmo.engine.precision import SCRATCH, Floats, Int64s, LSTMWeights, Precision, Read, Steps, Tokens
+from elmo.engine.precision import SCRATCH, Floats, Int64s, LSTMWeights, Precision, Read, Steps, Tokens, network_encoder
 from elmo.errors import ElmoError
 from elmo.model import BiLMOutput, State, checked
 
@@ -57,9 +57,13 @@ class CpuEngine:
             [half.LSTM(LSTMWeights(read, f"{stack}.{k}", config.lstm), precision) for k in range(config.lstm.n_layers)]
             for stack in ("forwards", "backwards")
         ]
-        self._encoder = (
-            _WordTable(read) if config.char_cnn is None else _Encoder(half, config.char_cnn, config, read, precision)
-        )
+        self._encoder: Callable[[Tensor], Tensor]
+        if config.char_cnn is None:
+            self._encoder = _WordTable(read)
+        elif config.char_cnn.alphabet is not None or config.char_cnn.word_dim:
+            self._encoder = network_encoder(config, read, torch.device("cpu"))  # what is below knows bytes alone
+        else:
+            self._encoder = _Encoder(half, config.char_cnn, config, read, precision)
 
     def encode(self, ids: Tensor) -> Tensor:
         """Word vectors without context: `(N, C)` character ids, `(N,)` word ids, to `(N, P)`."""

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from elmo.config import LSTMConfig, ModelConfig
 from elmo.engine import resident, triton_lstm
-from elmo.engine.precision import Int64s, LSTMWeights, Read, Steps
+from elmo.engine.precision import Int64s, LSTMWeights, Read, Steps, network_encoder
 from elmo.model import BiLMOutput, CharEncoder, State, checked
 
 Way = Literal["waves", "resident"]
@@ -64,7 +64,11 @@ class CudaEngine:
         self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self._weights = _Weights.of(config.lstm, read, self._dtype, device)
         self._resident = _resident(self._weights, device) if precision == "bf16" else None
-        self._encoder = _encoder(config, read, device)
+        self._encoder: CharEncoder | Tensor
+        if config.char_cnn is None:
+            self._encoder = read("encoder.weight", slice(None)).to(device, torch.float32)
+        else:
+            self._encoder = network_encoder(config, read, device)
         self._room = self._new_room()
         self._graphs: OrderedDict[Key, torch.cuda.CUDAGraph] = OrderedDict()
         self._lock = threading.Lock()
@@ -413,23 +417,11 @@ def _power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _encoder(config: ModelConfig, read: Read, device: torch.device) -> CharEncoder | Tensor:
-    """The network's own, with weights on the device; a table for a model that reads words."""
-    if config.char_cnn is None:
-        return read("encoder.weight", slice(None)).to(device, torch.float32)
-    with torch.device("meta"):
-        encoder = CharEncoder(config.char_cnn, config.lstm.projection_dim)
-    names = encoder.state_dict()
-    weights = {name: read(f"encoder.{name}", slice(None)).to(device, torch.float32) for name in names}
-    encoder.load_state_dict(weights, assign=True)
-    return encoder.requires_grad_(False)
-
-
 def _encoded(encoder: CharEncoder | Tensor, ids: Tensor) -> Tensor:
     """The encoder's function; convolutions as products, which are faster than cuDNN's for so few channels."""
     if isinstance(encoder, Tensor):
         return F.embedding(ids, encoder)
-    characters_NCE = encoder.characters(ids)
+    characters_NCE = encoder.characters(ids[:, : encoder.n_characters])
     best = []
     for conv in encoder.convolutions:
         assert isinstance(conv, nn.Conv1d)
@@ -437,6 +429,4 @@ def _encoded(encoder: CharEncoder | Tensor, ids: Tensor) -> Tensor:
         windows = characters_NCE.unfold(1, conv.kernel_size[0], 1).flatten(2)  # (N, positions, E * width)
         best.append(F.linear(windows, conv.weight.flatten(1)).amax(dim=1).float() + conv.bias)
     x_NF: Tensor = encoder.activation(torch.cat(best, dim=1))
-    for highway in encoder.highways:
-        x_NF = highway(x_NF)
-    return x_NF if encoder.projection is None else encoder.projection(x_NF)
+    return encoder.finish(x_NF, ids)

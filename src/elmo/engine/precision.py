@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elmo.config import LSTMConfig
+from elmo.config import LSTMConfig, ModelConfig
 from elmo.lstm import FORGET_BIAS
+from elmo.model import CharEncoder
 
 Precision = Literal["fp32", "bf16", "int8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -40,6 +41,17 @@ def in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         with contextlib.suppress(OSError):
             room.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(room, dtype=dtype)[: math.prod(shape)].view(list(shape))
+
+
+def network_encoder(config: ModelConfig, read: Read, device: torch.device) -> CharEncoder:
+    """The network's own character encoder, frozen, with float32 weights on a device."""
+    assert config.char_cnn is not None
+    with torch.device("meta"):
+        encoder = CharEncoder(config.char_cnn, config.lstm.projection_dim, config.n_words)
+    names = encoder.state_dict()
+    weights = {name: read(f"encoder.{name}", slice(None)).to(device, torch.float32) for name in names}
+    encoder.load_state_dict(weights, assign=True)
+    return encoder.requires_grad_(False)
 
 
 class _Scratch(threading.local):

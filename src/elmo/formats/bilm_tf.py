@@ -6,12 +6,12 @@ One table says how each of their weights is named, shaped and laid out in ours; 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import h5py
 import numpy as np
@@ -38,6 +38,7 @@ from elmo.vocab import Vocabulary
 
 OPTIONS = "options.json"
 WEIGHTS = "weights.hdf5"
+_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 Layout = Literal["same", "transposed", "convolution", "table"]
 
@@ -119,22 +120,31 @@ def is_ours(name: str) -> bool:
 
 def read(weights: Path, options: Path, vocab: Path | None = None) -> Bundle:
     """Read a model from its two or three files; a `vocab.txt` beside the weights is found by itself."""
-    raw_options = read_json(options)
-    with open_hdf5(weights) as file:
-        try:
-            config = ModelConfig.from_options(raw_options, n_words=_rows_of_word_table(file))
-        except ElmoError as error:
-            raise ElmoError(f"{options}: {error}") from error
-        network = _read_network(file, config, weights)
-        dtype = ", ".join(sorted({str(file[name].dtype) for name in _datasets(file)}))
+    with open_hdf5(weights, str(weights)) as file:
+        config = read_config(read_json(options), file, str(options))
+        network = read_network(file, config, str(weights), weights)
+        dtype = stored_types(file)
     words = vocab_in(weights.parent, config) if vocab is None else Vocabulary.read(vocab)
     stored = Stored(dtype, weights.stat().st_size + options.stat().st_size)
     return Bundle(network=network, vocab=words, source="bilm-tf", stored=stored)
 
 
+def read_config(options: Mapping[str, Any], file: h5py.File, name: str) -> ModelConfig:
+    """What a model is made of, by its options; a word table's size may be in the file alone."""
+    words = file.get("embedding") if "embedding" in datasets(file) else None
+    try:
+        return ModelConfig.from_options(options, n_words=words.shape[0] if words is not None and words.ndim else None)
+    except ElmoError as error:
+        raise ElmoError(f"{name}: {error}") from error
+
+
 def write(bundle: Bundle, folder: Path) -> None:
     """Write `options.json`, `weights.hdf5` and, where there is one, `vocab.txt` into an existing folder."""
     config = bundle.config
+    if config.char_cnn is not None and (config.char_cnn.alphabet is not None or config.char_cnn.word_dim):
+        raise ElmoError(
+            "bilm-tf knows bytes alone, this model has an alphabet or a table of words: give format 'native'"
+        )
     (folder / OPTIONS).write_text(json.dumps(config.to_options(), indent=2) + "\n", encoding="utf-8")
     with new_hdf5(folder / WEIGHTS) as (file, check):
         for row in table(config):
@@ -145,61 +155,87 @@ def write(bundle: Bundle, folder: Path) -> None:
 
 
 @contextmanager
-def open_hdf5(path: Path) -> Iterator[h5py.File]:
+def open_hdf5(source: Path | IO[bytes], name: str) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading; whatever is wrong with it, then or later, is an error that names it."""
     try:
-        with path.open("rb") as file:
-            file.read(1)
+        with source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
+            magic = file.read(len(_MAGIC))
     except OSError as error:
-        raise ElmoError(f"cannot read {path}: {error.strerror}") from error
-    if not h5py.is_hdf5(path):
-        raise ElmoError(f"{path} is not an HDF5 file")
+        raise ElmoError(f"cannot read {name}: {error.strerror}") from error
+    if magic != _MAGIC and not (isinstance(source, Path) and h5py.is_hdf5(source)):
+        raise ElmoError(f"{name} is not an HDF5 file")
     try:
-        with h5py.File(path, "r") as opened:
+        with h5py.File(source, "r") as opened:
+            _refuse_links(opened, name)
             yield opened
     except ElmoError:
         raise
     except Exception as error:  # h5py meets a damaged file with errors of a dozen types
-        raise ElmoError(f"{path} is a damaged HDF5 file: {error}") from error
+        raise ElmoError(f"{name} is a damaged HDF5 file: {error}") from error
 
 
-def _rows_of_word_table(file: h5py.File) -> int | None:
-    words = file.get("embedding")
-    return words.shape[0] if isinstance(words, h5py.Dataset) and words.ndim == 2 else None
+def stored_types(file: h5py.File) -> str:
+    """The types of a file's numbers."""
+    return ", ".join(sorted({str(file[name].dtype) for name in datasets(file)}))
 
 
-def _read_network(file: h5py.File, config: ModelConfig, path: Path) -> Network:
-    """Check every weight, and leave those that are stored plainly, as all published ones are, where they are."""
-    rows = table(config)
-    check_names(set(_datasets(file)), {row.theirs for row in rows}, path)
-    places: dict[str, Place] = {}
-    for row in rows:
-        dataset = file[row.theirs]
-        check_shape(row.theirs, dataset.shape, row.shape, path)
-        if dataset.dtype.kind != "f" or dataset.external or dataset.is_virtual:
-            raise ElmoError(f"{path}: {row.theirs} is not a plain table of floating-point numbers")
-        offset = dataset.id.get_offset()  # None where it is compressed or in pieces
-        if offset is not None and dataset.dtype == np.dtype("<f4"):
-            layout = None if row.layout == "same" else partial(to_ours, layout=row.layout)
-            places[row.ours] = Place(offset, row.shape, torch.float32, layout)
-    if len(places) < len(rows):
-        weights = {row.ours: to_ours(_whole(file[row.theirs]), layout=row.layout).contiguous() for row in rows}
-        for row in rows:
-            check_finite(row.theirs, weights[row.ours], path)
+def read_network(file: h5py.File, config: ModelConfig, name: str, path: Path | None = None) -> Network:
+    """Check every weight of an HDF5 file and make a network of them.
+
+    Args:
+        file: the file, opened.
+        config: what the model is made of.
+        name: what an error calls the file.
+        path: where it lies; weights that are stored plainly, as all published ones are, are left there.
+    """
+    rows = check_rows(file, config, name)
+    places = {row.ours: place for row in rows if (place := _place(file, row, name)) is not None}
+    if path is None or len(places) < len(rows):
+        weights = {row.ours: read_row(file, row, name) for row in rows}
         return Network(config, bilm=fill_bilm(empty_bilm(config), weights))
     stored = StoredWeights(path, places)
     for row in rows:
         for piece in stored.pieces(row.ours):
-            check_finite(row.theirs, piece, path)
+            check_finite(row.theirs, piece, name)
     return Network(config, stored=stored)
 
 
-def _whole(dataset: h5py.Dataset) -> Tensor:
-    return torch.from_numpy(dataset[...].astype(np.float32, copy=False))
+def check_rows(file: h5py.File, config: ModelConfig, name: str) -> list[Row]:
+    """The rows of a model, all of which are in the file, and nothing else."""
+    rows = table(config)
+    check_names(set(datasets(file)), {row.theirs for row in rows}, name)
+    return rows
 
 
-def _datasets(file: h5py.File) -> list[str]:
-    """Names of all datasets that are in the file itself: links to elsewhere are not followed."""
+def read_row(file: h5py.File, row: Row, name: str) -> Tensor:
+    """A weight in our layout, in memory."""
+    _place(file, row, name)  # checks it
+    weight = torch.from_numpy(file[row.theirs][...].astype(np.float32, copy=False))
+    check_finite(row.theirs, weight, name)
+    return to_ours(weight, layout=row.layout).contiguous()
+
+
+def _place(file: h5py.File, row: Row, name: str) -> Place | None:
+    """Where a weight's numbers are in the file; None where they are compressed, in pieces or of another type."""
+    dataset = file[row.theirs]
+    check_shape(row.theirs, dataset.shape, row.shape, name)
+    if dataset.dtype.kind != "f" or dataset.external or dataset.is_virtual:
+        raise ElmoError(f"{name}: {row.theirs} is not a plain table of floating-point numbers")
+    offset = dataset.id.get_offset()
+    if offset is None or dataset.dtype != np.dtype("<f4"):
+        return None
+    layout = None if row.layout == "same" else partial(to_ours, layout=row.layout)
+    return Place(offset, row.shape, torch.float32, layout)
+
+
+def datasets(file: h5py.File) -> list[str]:
+    """Names of all datasets of the file."""
     names: list[str] = []
     file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     return names
+
+
+def _refuse_links(file: h5py.File, name: str) -> None:
+    outside = file.visititems_links(lambda where, link: where if isinstance(link, h5py.ExternalLink) else None)
+    if outside is not None:
+        raise ElmoError(f"{name}: {outside} is a link to another file: it is not followed")

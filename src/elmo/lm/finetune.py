@@ -18,7 +18,6 @@ A warm start state and a learned mix were made with the old weights, and are lef
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -33,20 +32,18 @@ import torch
 from elmo.errors import ElmoError
 from elmo.files import locked
 from elmo.formats import check_target, write_model
-from elmo.formats.bundle import Bundle, empty_bilm, fill_bilm
+from elmo.formats.bundle import Bundle
+from elmo.lm.begin import start_model
 from elmo.lm.corpus import MANIFEST, Corpus, check_vocabulary
 from elmo.lm.distributed import Ranks
 from elmo.lm.folder import LAST
 from elmo.lm.loop import Report, read_best, run_training
-from elmo.lm.network import LanguageModel
 from elmo.lm.parts import Progress as Prepared
 from elmo.lm.prepare import PrepareConfig, prepare
 from elmo.lm.run import read_validations
 from elmo.lm.settings import DataSettings, LoopSettings, OptimizerSettings, SoftmaxSettings, TrainConfig
-from elmo.lm.softmax import AdaptiveHead, Head, SoftmaxHead
-from elmo.lm.start import new_head
+from elmo.lm.softmax import AdaptiveHead, Head
 from elmo.lm.train import Stepped, Training, Validated
-from elmo.model import BiLM
 from elmo.vocab import Vocabulary
 
 _CORPUS, _RUN, _VOCAB = "corpus", "run", "vocab.txt"
@@ -189,53 +186,6 @@ def _softmax(head: Head | None, n_words: int) -> SoftmaxSettings:
     if isinstance(head, AdaptiveHead):
         return SoftmaxSettings(kind="adaptive", cutoffs=head.cutoffs)
     return SoftmaxSettings(kind="full" if n_words <= _MOST_WORDS_IN_FULL else "sampled", start="unigram")
-
-
-def start_model(model: Bundle, corpus: Corpus, settings: TrainConfig) -> LanguageModel:
-    """A copy of a model, ready to be trained, whose head is over the vocabulary of a corpus."""
-    if model.config.n_words is not None and model.words.words != corpus.vocab.words:
-        raise ElmoError("this model reads words, of its own vocabulary only: it needs --keep-vocab")
-    return LanguageModel(_copy_bilm(model), _start_head(model, corpus, settings))
-
-
-def _copy_bilm(model: Bundle) -> BiLM:
-    bilm = empty_bilm(model.config)
-    weights = {name: model.network.read(name).float().cpu().clone() for name in bilm.state_dict()}
-    return fill_bilm(bilm, weights).train().requires_grad_(True)
-
-
-def _start_head(model: Bundle, corpus: Corpus, settings: TrainConfig) -> Head:
-    old = model.head
-    if old is None:
-        return new_head(settings, corpus)
-    assert model.vocab is not None
-    if isinstance(old, AdaptiveHead) != (settings.softmax.kind == "adaptive"):
-        raise ElmoError(f"softmax.kind is {settings.softmax.kind!r}, the model's head is of another kind")
-    if model.vocab.words == corpus.vocab.words:
-        return copy.deepcopy(old).float().cpu().requires_grad_(True)
-    if isinstance(old, AdaptiveHead):
-        raise ElmoError(
-            "the model's head is an adaptive softmax, whose clusters of words follow from its vocabulary: it cannot "
-            "take another one; give --keep-vocab, or take the head off (elmo convert --without-head) for a new one"
-        )
-    return _moved_head(old, model.vocab, corpus)
-
-
-def _moved_head(old: SoftmaxHead, known: Vocabulary, corpus: Corpus) -> SoftmaxHead:
-    """Rows and biases of the known words, and of the others the row of `<UNK>` with a share of its probability."""
-    words = corpus.vocab
-    places = torch.tensor(known.ids(words.words))
-    (unknown,) = words.ids(["<UNK>"])
-    shares = torch.tensor([word not in known for word in words])
-    shares[unknown] = True
-    counts = torch.from_numpy(corpus.counts().astype("float64")) + 1
-    with torch.no_grad():
-        weight, bias = (tensor.float().cpu()[places] for tensor in (old.weight, old.bias))
-        bias[shares] += torch.log(counts[shares] / counts[shares].sum()).float()
-    with torch.device("meta"):  # start values would only be overwritten
-        head = SoftmaxHead(*weight.shape)
-    head.load_state_dict({"weight": weight, "bias": bias}, assign=True)
-    return head
 
 
 def _kept_vocabulary(model: Bundle) -> Vocabulary:

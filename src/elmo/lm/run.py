@@ -11,6 +11,7 @@ from typing import Any
 from elmo.formats import write_model
 from elmo.formats.bundle import Bundle
 from elmo.lm.batches import Corpus
+from elmo.lm.begin import Start
 from elmo.lm.checkpoint import Progress
 from elmo.lm.distributed import Ranks
 from elmo.lm.folder import METRICS, MODEL
@@ -24,6 +25,7 @@ def pretrain(
     corpus: Corpus,
     folder: Path,
     *,
+    start: Start | None = None,
     ranks: Ranks | None = None,
     resume: bool = False,
     report: Callable[[Report[Stepped, Validated]], None] = lambda _: None,
@@ -34,11 +36,14 @@ def pretrain(
         config: what to do.
         corpus: the prepared text.
         folder: where checkpoints, metrics and the model go.
+        start: what to begin with; the seed's start values if not given.
         ranks: the processes that share the work; this one alone if not given.
         resume: go on from the folder's checkpoint if it has one.
         report: called after every step and validation.
     """
-    training = Training(config, corpus, ranks or Ranks())
+    training = Training(config, corpus, ranks or Ranks(), None if start is None else start.lm)
+    if start is not None:
+        start.recall(training.optimizer)
     return run_training(training, folder, resume=resume, report=report, finish=lambda: _export(folder, training))
 
 

@@ -170,6 +170,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Refuse values that no run can have."""
         _at_least("seed", self.seed, 0)
+        cnn = self.model.char_cnn
+        if cnn is not None and (cnn.alphabet is not None or cnn.word_dim):
+            raise ElmoError(
+                "model.char_cnn has an alphabet or a table of words (ELMoForManyLangs): such a model can be used, but "
+                "not trained here; leave alphabet and word_dim out"
+            )
 
     @classmethod
     def read(cls, path: Path, sets: Sequence[str] = ()) -> TrainConfig:
