@@ -12,6 +12,19 @@ SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")
 NOT_A_WORD = "!!!MAXTERMID"  # a line that the 1 Billion Word Benchmark's vocabulary carries; bilm-tf skips it
 
 
+def read_words(path: str | PathLike[str]) -> list[str]:
+    """The words of a vocabulary file, in its order, whichever they are."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise ElmoError(f"cannot read the vocabulary {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ElmoError(f"the vocabulary {path} is not UTF-8 (byte {error.start})") from error
+    if lines and not lines[-1]:
+        lines.pop()
+    return [word for word in map(str.strip, lines) if word != NOT_A_WORD]
+
+
 class Vocabulary:
     """Words and their ids, in the order of the file."""
 
@@ -27,16 +40,9 @@ class Vocabulary:
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Vocabulary:
         """Read a vocabulary file."""
+        words = read_words(path)
         try:
-            lines = Path(path).read_text(encoding="utf-8").split("\n")
-        except OSError as error:
-            raise ElmoError(f"cannot read the vocabulary {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ElmoError(f"the vocabulary {path} is not UTF-8 (byte {error.start})") from error
-        if lines and not lines[-1]:
-            lines.pop()
-        try:
-            return cls(word for word in map(str.strip, lines) if word != NOT_A_WORD)
+            return cls(words)
         except ElmoError as error:
             raise ElmoError(f"{path}: {error}") from error
 

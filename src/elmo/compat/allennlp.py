@@ -130,9 +130,6 @@ class ElmoEmbedder:
 
 
 def _reduce(layers_LTD: Vectors, output_format: str) -> Vectors:
-    reduced: Vectors = {
-        "all": lambda: layers_LTD,
-        "top": lambda: layers_LTD[-1],
-        "average": lambda: layers_LTD.mean(axis=0),
-    }[output_format]()
-    return reduced
+    if output_format == "average":
+        return np.asarray(layers_LTD.mean(axis=0))
+    return layers_LTD if output_format == "all" else np.asarray(layers_LTD[-1])

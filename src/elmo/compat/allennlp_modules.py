@@ -220,7 +220,7 @@ class _ElmoBiLm(nn.Module):
         self._bos_embedding, self._eos_embedding = vectors[0], vectors[1]
         rows_VP = vectors[2:].clone()
         rows_VP[0] = 0
-        words = nn.Embedding(*rows_VP.shape, padding_idx=0, device="meta")
+        words = nn.Embedding(len(rows_VP), rows_VP.shape[1], padding_idx=0, device="meta")
         words.weight = nn.Parameter(rows_VP, requires_grad=self._requires_grad)
         self._word_embedding = words
 
