@@ -7,13 +7,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
-.PHONY: demo test lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic clean
+.PHONY: demo test lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic test-peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev $(VENV)/.installed lint types
 	ELMO_TEST_INSTALLED=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Old code, run by AllenNLP and simple_elmo and by this library: the same numbers?
+test-peers: $(VENV)/.dev $(VENV)/.installed .peers/.made .peers-allennlp-0.9/.made
+	$(BIN)/python tests/peers/compare.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -47,6 +51,11 @@ bench-prepare: $(VENV)/.dev $(VENV)/.installed
 	.peers/simple_elmo/bin/python -m pip --quiet install simple_elmo==0.9.2 tensorflow-cpu==2.15.1
 	$(PYTHON311) -m venv .peers/bert
 	.peers/bert/bin/python -m pip --quiet install -c constraints.txt torch transformers numpy
+	@touch $@
+
+# Its code for files alone: what it needs is no longer to be had.
+.peers-allennlp-0.9/.made: | $(VENV)/.made
+	$(PIP) install --no-deps --target .peers-allennlp-0.9 allennlp==0.9.0
 	@touch $@
 
 # Tags, senses and the first words of sentences by layer and state: make intrinsic MODEL=folder DATA=../shared/data
