@@ -29,10 +29,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent)]  # conftest knows what is in a model's file
 
-import allennlp_code  # noqa: E402
-import material  # noqa: E402
-
 import elmo  # noqa: E402
+from peers import allennlp_code, material  # noqa: E402
 
 WITHIN_ALLENNLP, WITHIN_SIMPLE_ELMO = 2e-5, 5e-5
 DRAWN_SHAPES = 6

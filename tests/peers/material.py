@@ -50,6 +50,13 @@ def sentences(seed: int = 0) -> tuple[list[list[str]], list[str]]:
     return found, real
 
 
+def drawn_sentences(count: int, seed: int = 0) -> list[list[str]]:
+    """Sentences of drawn words, in each script in turn."""
+    rng = random.Random(seed)
+    found = [_drawn(list(RANGES)[number % len(RANGES)], rng) for number in range(count)]
+    return [[rng.choice(ODD), *row] if number % 4 == 0 else row for number, row in enumerate(found)]
+
+
 def _real(script: str) -> list[list[str]]:
     path = str(SHARED / "data" / "tasks" / REAL[script])
     # A token of a treebank may have a space in it; a line of text has none.

@@ -108,9 +108,9 @@ class ElmoEmbedder:
             forget_sentences: leave out the table from sentences to their numbers, `sentence_to_index`.
             use_sentence_keys: name each dataset by its sentence instead of its number (and leave the table out).
         """
-        if output_format not in _OUTPUTS:
-            raise ElmoError(f"output_format is {output_format!r}: give one of {', '.join(_OUTPUTS)}")
         with input_file:
+            if output_format not in _OUTPUTS:
+                raise ElmoError(f"output_format is {output_format!r}: give one of {', '.join(_OUTPUTS)}")
             sentences = [line.split() for line in input_file]
         if blank := [number for number, tokens in enumerate(sentences) if not tokens]:
             raise ElmoError(f"the input has empty lines (counted from 0: {blank[:5]}): remove them")
