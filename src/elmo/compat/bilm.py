@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from elmo.api import load
 from elmo.chars import BOS, EOS, batch_to_ids
-from elmo.compat.allennlp_modules import remove_sentence_boundaries
+from elmo.compat.allennlp_bilm import remove_sentence_boundaries
 from elmo.config import ModelConfig
 from elmo.errors import ElmoError
 from elmo.files import new_file, new_hdf5
