@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import elmo
 from conftest import run_elmo, small_options, write_model
+from elmo.compat import allennlp_bilm
 from elmo.compat.allennlp import (
     Elmo,
     ElmoEmbedder,
@@ -29,6 +30,7 @@ from elmo.compat.allennlp import (
 )
 from elmo.compat.allennlp_weights import to_ours, to_theirs
 from elmo.config import ModelConfig
+from elmo.engine import ReferenceEngine
 from elmo.errors import ElmoError
 from elmo.model import BiLM
 from elmo.sinks import SentenceKeys
@@ -149,6 +151,18 @@ def test_only_what_is_asked_for_is_trained() -> None:
             assert (weight.grad is not None and bool(weight.grad.abs().sum())) == weight.requires_grad, name
     fixed = Elmo(*FILES, 1, scalar_mix_parameters=[1.0, 2.0, 3.0])
     assert not any(weight.requires_grad for weight in fixed.parameters())
+
+
+def test_a_task_is_trained_on_a_frozen_network_whatever_engine_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InferenceEngine(ReferenceEngine):  # as on a GPU
+        encode = torch.inference_mode()(ReferenceEngine.encode)
+        contextualise = torch.inference_mode()(ReferenceEngine.contextualise)
+
+    monkeypatch.setattr(allennlp_bilm, "make_engine", lambda source, *_: (InferenceEngine(source.bilm), "fp32"))
+    bilm, task = _ElmoBiLm(*FILES), torch.nn.Linear(10, 1)
+    for _ in range(2):  # the second starts from a carried state
+        task(bilm(BATCH)["activations"][-1]).sum().backward()
+    assert task.weight.grad is not None
 
 
 def test_dimensions_between_batch_and_time_come_out_as_they_went_in() -> None:

@@ -201,7 +201,9 @@ class _ElmoBiLm(nn.Module):
             state = self._elmo_lstm.start(len(mask_BT), words_BTP.detach())
             output = self._contextualise(words_BTP, mask_BT, state)
         self._elmo_lstm.keep(output.state)
-        return {"activations": list(output.layers), "mask": mask_BT}
+        # A GPU's engine computes in inference mode, and what comes of that cannot be trained on; a copy can.
+        layers = output.layers.clone() if output.layers.is_inference() else output.layers
+        return {"activations": list(layers), "mask": mask_BT}
 
     def _all_cached(self, words_BT: Tensor) -> bool:
         assert self._word_embedding is not None
