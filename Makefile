@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
-.PHONY: demo test fuzz lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic clean
+.PHONY: demo test fuzz lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic \
+    test-peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -18,6 +19,10 @@ test: $(VENV)/.dev $(VENV)/.installed lint types
 # Thousands of damaged model files: each loads or is refused, and nothing else happens.
 fuzz: $(VENV)/.dev $(VENV)/.installed
 	ELMO_FUZZ=150 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_formats_hostile.py
+
+# Old code, run by AllenNLP and simple_elmo and by this library: the same numbers?
+test-peers: $(VENV)/.dev $(VENV)/.installed .peers/.made .peers-allennlp-0.9/.made
+	$(BIN)/python tests/peers/compare.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -51,6 +56,11 @@ bench-prepare: $(VENV)/.dev $(VENV)/.installed
 	.peers/simple_elmo/bin/python -m pip --quiet install simple_elmo==0.9.2 tensorflow-cpu==2.15.1
 	$(PYTHON311) -m venv .peers/bert
 	.peers/bert/bin/python -m pip --quiet install -c constraints.txt torch transformers numpy
+	@touch $@
+
+# Its code for files alone: what it needs is no longer to be had.
+.peers-allennlp-0.9/.made: | $(VENV)/.made
+	$(PIP) install --no-deps --target .peers-allennlp-0.9 allennlp==0.9.0
 	@touch $@
 
 # Tags, senses and the first words of sentences by layer and state: make intrinsic MODEL=folder DATA=../shared/data

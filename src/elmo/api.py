@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elmo.chars import model_batch
 from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors, as_tokens
@@ -21,7 +21,7 @@ from elmo.formats import Format, left_out, read_model, write_model
 from elmo.formats.bundle import Bundle
 from elmo.formats.native import Dtype
 from elmo.lm.scores import Perplexity, ScoreOptions, Scorer, Scores, Substitute, head_of, perplexity, without_boundaries
-from elmo.model import BiLM, State
+from elmo.model import State
 
 EMBEDDED = "default"
 """The embedded model's name, where a command wants one."""
@@ -75,7 +75,7 @@ class Model(Bundle):
         asked = EmbedSettings(**settings)
         if self.network.loaded and any(weight.requires_grad for weight in self.bilm.parameters()):
             return Embedder(self, asked, device=device)
-        weights = (str(device), _fingerprint(self.bilm) if self.network.loaded else None)
+        weights = (str(device), fingerprint(self.bilm) if self.network.loaded else None)
         with _LOCK:
             if (asked, weights) not in self._embedders:
                 alike = [e for (_, others), e in self._embedders.items() if others == weights]
@@ -207,9 +207,9 @@ def _refuse_string(sentences: object) -> None:
         raise ElmoError(f"a list of sentences is expected, not the string {sentences[:40]!r}: put it in a list")
 
 
-def _fingerprint(bilm: BiLM) -> tuple[object, ...]:
+def fingerprint(network: nn.Module) -> tuple[object, ...]:
     """Where the weights are and a few of their values: an optimizer's step or another load changes it."""
-    flat = [weight.detach().reshape(-1) for weight in bilm.parameters()]
+    flat = [weight.detach().reshape(-1) for weight in network.parameters()]
     return tuple((w.data_ptr(), tuple(w[:: max(1, len(w) // _VALUES_SAMPLED)].tolist())) for w in flat)
 
 
@@ -223,9 +223,9 @@ def load(
 
     Args:
         path: the embedded model if not given, or if it is "default" and nothing has that name; else a model in any
-            published format, told by what is there: a native folder; an HDF5 file of bilm-tf or AllenNLP, or its folder; a TensorFlow checkpoint (its folder, prefix or
-            any of its files); a TF Hub module; an ELMoForManyLangs folder; a zip of NLPL; AllenNLP's `model.tar.gz` or
-            `best.th`. See docs/formats.md.
+            published format, told by what is there: a native folder; an HDF5 file of bilm-tf or AllenNLP, or its
+            folder; a TensorFlow checkpoint (its folder, prefix or any of its files); a TF Hub module; an
+            ELMoForManyLangs folder; a zip of NLPL; AllenNLP's `model.tar.gz` or `best.th`. See docs/formats.md.
         options: the `options.json`, where it is not with the weights.
         vocab: the vocabulary of a model that reads words, or of a checkpoint, where it is not beside it.
     """

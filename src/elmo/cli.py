@@ -105,6 +105,9 @@ def embed(
     sentence_to_index: Annotated[
         bool, typer.Option("--sentence-to-index", help="Add AllenNLP's table of sentences to an HDF5 file.")
     ] = False,
+    use_sentence_keys: Annotated[
+        bool, typer.Option("--use-sentence-keys", help="Name an HDF5 file's datasets by sentence, not by number.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut.")] = False,
     overwrite: OverwriteOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -117,7 +120,7 @@ def embed(
 
     to_stdout = out == "-"
     chosen: Any = format or ("jsonl" if to_stdout else format_of(Path(out)))
-    check_format(chosen, sentence_to_index=sentence_to_index)
+    check_format(chosen, sentence_to_index=sentence_to_index, sentence_keys=use_sentence_keys)
     if to_stdout and (chosen != "jsonl" or resume):
         what = "--resume" if resume else f"--format {chosen}"
         raise ElmoError(f"{what} needs a file: give one with -o")
@@ -149,6 +152,7 @@ def embed(
                         out,
                         format=chosen,
                         sentence_to_index=sentence_to_index,
+                        sentence_keys=use_sentence_keys,
                         resume=resume,
                         overwrite=overwrite,
                         about_input={"tokenize": language if tokenize else None},
@@ -541,7 +545,7 @@ def substitutes(
 @app.command()
 def finetune(
     model: Annotated[
-        str, typer.Argument(metavar="M", help="Model, with its head or without; default is the embedded.")
+        str, typer.Argument(metavar="M", help="Model, with or without its head; default is the embedded.")
     ],
     texts: Annotated[
         list[str], typer.Argument(metavar="TEXT...", help="Text as elmo prepare takes it, or a folder that it made.")

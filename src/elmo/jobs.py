@@ -29,7 +29,16 @@ from elmo.embed import Embedder, Sentence, Window, as_tokens
 from elmo.errors import ElmoError
 from elmo.files import cannot_write, locked, new_file
 from elmo.model import State
-from elmo.sinks import About, FileFormat, Record, check_format, format_of, read_about, write_records
+from elmo.sinks import (
+    About,
+    FileFormat,
+    Record,
+    SentenceKeys,
+    check_format,
+    format_of,
+    read_about,
+    write_records,
+)
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -52,6 +61,7 @@ def embed_file(
     *,
     format: FileFormat | None = None,
     sentence_to_index: bool = False,
+    sentence_keys: bool = False,
     resume: bool = False,
     overwrite: bool = False,
     about_input: About | None = None,
@@ -66,6 +76,7 @@ def embed_file(
         out: the file to write.
         format: of the file; by its ending if not given.
         sentence_to_index: add AllenNLP's table from sentences to their numbers (HDF5 only).
+        sentence_keys: name the datasets by their sentences instead of their numbers, as AllenNLP can (HDF5 only).
         resume: go on where an earlier run with the same settings was cut; start where there was none.
         overwrite: replace `out`, and what is left of an earlier run.
         about_input: how the sentences were made, to be compared on resuming.
@@ -76,15 +87,17 @@ def embed_file(
     """
     path = Path(out).resolve()  # a link stays one: what it points to is written
     chosen = format_of(path) if format is None else format
-    check_format(chosen, sentence_to_index=sentence_to_index)
+    check_format(chosen, sentence_to_index=sentence_to_index, sentence_keys=sentence_keys)
     if resume and overwrite:
         raise ElmoError("resume and overwrite contradict each other: give one of them")
     if path.exists() and not path.is_file():
         raise ElmoError(f"{out} is {'a folder' if path.is_dir() else 'no plain file'}: give the name of a file")
     embedder.cache.clear()  # what it holds already would change the last bits of the result
-    settings = _settings(embedder, chosen, sentence_to_index, about_input or {})
+    about = (about_input or {}) | ({"sentence_keys": True} if sentence_keys else {})
+    settings = _settings(embedder, chosen, sentence_to_index, about)
     parts = Parts(path)
-    tokens = (_checked(as_tokens(sentence), number) for number, sentence in enumerate(sentences))
+    keys = SentenceKeys() if sentence_keys else None
+    tokens = (_checked(as_tokens(sentence), number, keys) for number, sentence in enumerate(sentences))
     if parts.exist() and not resume and not overwrite:
         raise ElmoError(
             f"{parts.folder} is left of a run that was cut, or of one that still goes on: "
@@ -108,6 +121,7 @@ def embed_file(
                 format=chosen,
                 about=settings | _about(done),
                 sentence_to_index=sentence_to_index,
+                sentence_keys=sentence_keys,
             )
             parts.finish(path)
     except OSError as error:
@@ -329,12 +343,14 @@ def _check_complete(out: Path, format: FileFormat, settings: About, sentences: I
     return done
 
 
-def _checked(tokens: list[str], number: int) -> list[str]:
+def _checked(tokens: list[str], number: int, keys: SentenceKeys | None) -> list[str]:
     """Refuse now what a file could not hold when all is embedded."""
     try:
         "".join(tokens).encode("utf-8")
     except UnicodeEncodeError as error:
         raise ElmoError(f"sentence {number} has half a surrogate pair, which is no text") from error
+    if keys is not None:
+        keys.check(number, tokens)
     return tokens
 
 

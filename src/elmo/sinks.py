@@ -52,20 +52,55 @@ def format_of(path: Path) -> FileFormat:
     return endings[path.suffix]
 
 
-def check_format(format: str, *, sentence_to_index: bool = False) -> None:
+class SentenceKeys:
+    """Checks, as sentences come, that each can name its own dataset in one HDF5 file.
+
+    A slash in a name makes groups: `f["1 / 2"]` finds what was written so, but no dataset can be named as a group is.
+    """
+
+    def __init__(self) -> None:
+        self._datasets: set[str] = set()
+        self._groups: set[str] = set()
+
+    def check(self, number: int, tokens: list[str]) -> None:
+        """Refuse a sentence that cannot be a name, or not beside those before it."""
+        name = " ".join(tokens)
+        parts = name.split("/")
+        groups = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+        if "\0" in name or any(part in ("", ".") for part in parts):
+            problem = "cannot be a name in an HDF5 file"
+        elif name in self._datasets:
+            problem = "was there before, and a name is given once"
+        elif name in self._groups or groups & self._datasets:
+            problem = "is a name that begins another one before a slash, or the other way round"
+        else:
+            self._datasets.add(name)
+            self._groups |= groups
+            return
+        raise ElmoError(f"sentence {number} ({name[:40]!r}) {problem}: name the datasets by number (no sentence keys)")
+
+
+def check_format(format: str, *, sentence_to_index: bool = False, sentence_keys: bool = False) -> None:
     """Refuse an unknown format, one whose library is missing, or an option it has no place for."""
     if format not in get_args(FileFormat):
         raise ElmoError(f"format is {format!r}: give one of {', '.join(get_args(FileFormat))}")
-    if sentence_to_index and format != "hdf5":
-        raise ElmoError(
-            f"sentence_to_index belongs to HDF5 files; the format is {format}, where each record has its tokens"
-        )
+    for name, given in (("sentence_to_index", sentence_to_index), ("sentence_keys", sentence_keys)):
+        if given and format != "hdf5":
+            raise ElmoError(f"{name} belongs to HDF5 files; the format is {format}, where each record has its tokens")
+    if sentence_to_index and sentence_keys:
+        raise ElmoError("sentence_to_index and sentence_keys contradict each other: give one of them")
     if format == "parquet":
         _pyarrow()
 
 
 def write_records(
-    path: Path, groups: Iterable[list[Record]], *, format: FileFormat, about: About, sentence_to_index: bool = False
+    path: Path,
+    groups: Iterable[list[Record]],
+    *,
+    format: FileFormat,
+    about: About,
+    sentence_to_index: bool = False,
+    sentence_keys: bool = False,
 ) -> None:
     """Write records into a new file, a group in memory at a time.
 
@@ -75,9 +110,10 @@ def write_records(
         format: of the file.
         about: what made it, to be read again with `read_about`.
         sentence_to_index: add AllenNLP's table from sentences to their numbers, which is held in memory meanwhile.
+        sentence_keys: name the datasets of an HDF5 file by their sentences, which `SentenceKeys` has checked.
     """
     if format == "hdf5":
-        _write_hdf5(path, groups, about, sentence_to_index)
+        _write_hdf5(path, groups, about, sentence_to_index, sentence_keys)
     elif format == "npz":
         _write_npz(path, groups, about)
     elif format == "jsonl":
@@ -114,15 +150,18 @@ def json_line(record: Record) -> str:
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
-def _write_hdf5(path: Path, groups: Iterable[list[Record]], about: About, sentence_to_index: bool) -> None:
+def _write_hdf5(
+    path: Path, groups: Iterable[list[Record]], about: About, sentence_to_index: bool, sentence_keys: bool
+) -> None:
     index: dict[str, str] = {}
     with new_hdf5(path) as (file, check):
         file.attrs[_ABOUT] = json.dumps(about)
         for record in chain.from_iterable(groups):
-            file.create_dataset(str(record.index), data=record.vectors)
+            sentence = " ".join(record.tokens)
+            file.create_dataset(sentence if sentence_keys else str(record.index), data=record.vectors)
             check()
             if sentence_to_index:
-                index[" ".join(record.tokens)] = str(record.index)
+                index[sentence] = str(record.index)
         if sentence_to_index:
             dataset = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())
             dataset[0] = json.dumps(index)

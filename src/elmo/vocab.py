@@ -12,6 +12,24 @@ SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")
 NOT_A_WORD = "!!!MAXTERMID"  # a line that the 1 Billion Word Benchmark's vocabulary carries; bilm-tf skips it
 
 
+def read_words(path: str | PathLike[str]) -> list[str]:
+    """The words of a vocabulary file, in its order, whichever they are."""
+    try:
+        return words_in(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ElmoError(f"cannot read the vocabulary {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ElmoError(f"the vocabulary {path} is not UTF-8 (byte {error.start})") from error
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a vocabulary file's text."""
+    lines = text.split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    return [word for word in map(str.strip, lines) if word != NOT_A_WORD]
+
+
 class Vocabulary:
     """Words and their ids, in the order of the file."""
 
@@ -27,22 +45,13 @@ class Vocabulary:
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Vocabulary:
         """Read a vocabulary file."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ElmoError(f"cannot read the vocabulary {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ElmoError(f"the vocabulary {path} is not UTF-8 (byte {error.start})") from error
-        return cls.parse(text, str(path))
+        return cls.named(read_words(path), str(path))
 
     @classmethod
-    def parse(cls, text: str, name: str) -> Vocabulary:
-        """Read the text of a vocabulary file, which an error calls by `name`."""
-        lines = text.split("\n")
-        if lines and not lines[-1]:
-            lines.pop()
+    def named(cls, words: Iterable[str], name: str) -> Vocabulary:
+        """A vocabulary that an error calls by `name`."""
         try:
-            return cls(word for word in map(str.strip, lines) if word != NOT_A_WORD)
+            return cls(words)
         except ElmoError as error:
             raise ElmoError(f"{name}: {error}") from error
 

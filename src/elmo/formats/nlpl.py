@@ -15,7 +15,7 @@ from elmo.files import new_file
 from elmo.formats import bilm_tf
 from elmo.formats.archives import Files, read_text
 from elmo.formats.bundle import VOCAB_FILE, Bundle, Stored
-from elmo.vocab import Vocabulary
+from elmo.vocab import Vocabulary, words_in
 
 WEIGHTS = "model.hdf5"
 MEMBERS = (WEIGHTS, bilm_tf.OPTIONS, VOCAB_FILE, f"{VOCAB_FILE}.gz")  # how their names end
@@ -41,7 +41,7 @@ def _vocab(files: Files, config: ModelConfig) -> Vocabulary | None:
         return None
     text = read_text(files, name)
     try:
-        return Vocabulary.parse(text, f"{files.name}: {name}")
+        return Vocabulary.named(words_in(text), f"{files.name}: {name}")
     except ElmoError:
         if config.n_words is not None:
             raise

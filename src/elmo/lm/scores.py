@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -138,6 +138,16 @@ class Substitute:
     """`ln p` given the words before, over the whole vocabulary."""
     backward: float
     """`ln p` given the words behind, over the whole vocabulary."""
+
+
+@dataclass(frozen=True, eq=False)
+class Likeliest:
+    """What one direction finds likeliest at each of n places, best first."""
+
+    ids: NDArray[np.int64]
+    """`(n, k)`, numbers of words in the vocabulary."""
+    log_probs: NDArray[np.float32]
+    """`(n, k)`: `ln p` over the whole vocabulary."""
 
 
 def _exp(loss: float) -> float:
@@ -286,6 +296,31 @@ class Scorer:
             best = together_V.softmax(dim=0).topk(min(k, int(together_V.isfinite().sum())))
             found = zip(best.indices.tolist(), best.values.tolist(), *logs_2V[:, best.indices].tolist(), strict=True)
         return [Substitute(self._vocab.words[word], *numbers) for word, *numbers in found]
+
+    def likeliest(self, tokens: list[str], k: int, *, without: Sequence[str] = ()) -> tuple[Likeliest, Likeliest]:
+        """The k likeliest words at each place, forward given all before it, backward given all behind it.
+
+        Args:
+            tokens: the sentence.
+            k: how many.
+            without: words that are passed over.
+        """
+        _check_place(tokens, 0, k)
+        left_out = torch.tensor(self._vocab.ids(without), dtype=torch.long)
+        with torch.inference_mode():
+            (read,), _ = self._read([tokens], self._alike())
+            forward, backward = (self._best(h[: len(tokens)], k, left_out) for h in (read.forward, read.backward))
+        return forward, backward
+
+    def _best(self, h_NP: Tensor, k: int, left_out: Tensor) -> Likeliest:
+        ids, logs = [], []
+        h_NP = h_NP.to(next(self._head.parameters()))
+        for chunk in torch.split(h_NP, max(1, _LOGITS_AT_ONCE // self._head.n_words)):
+            logs_NV = self._head.log_probs(chunk).index_fill(1, left_out.to(chunk.device), -math.inf)
+            best = logs_NV.topk(min(k, self._head.n_words - len(left_out)))
+            ids.append(best.indices)
+            logs.append(best.values.float())
+        return Likeliest(torch.cat(ids).cpu().numpy(), torch.cat(logs).cpu().numpy())
 
 
 def perplexity(
