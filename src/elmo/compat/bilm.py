@@ -188,7 +188,7 @@ def dump_bilm_embeddings(
 
 def _reads_words(bundle: Bundle, table: Path) -> BiLM:
     """A model's LSTMs on a table of words instead of characters; row 0 is the mask's."""
-    with open_hdf5(table) as file:
+    with open_hdf5(table, str(table)) as file:
         dataset = file.get("embedding")
         width = bundle.config.lstm.projection_dim
         if dataset is None or dataset.ndim != 2 or dataset.shape[1] != width or dataset.dtype.kind != "f":
