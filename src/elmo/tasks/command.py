@@ -87,7 +87,7 @@ def senses(
     quiet: QuietOption = False,
 ) -> None:
     """Word senses by the nearest mean vector of each layer, beside two baselines that ask no context."""
-    from elmo.tasks.readers import find_wsd, read_inventory, read_semcor, read_wsd
+    from elmo.tasks.sense_readers import find_wsd, read_inventory, read_semcor, read_wsd
     from elmo.tasks.senses import disambiguate
 
     files = {PurePath(file).name.removesuffix(".data.xml"): file for path in test for file in find_wsd(path)}
