@@ -60,9 +60,7 @@ def main() -> None:
     words = corpus.vocab.words[len(SPECIAL_WORDS) :]
     model.build_vocab_from_freq({word: frequencies[word] for word in words})
     split = corpus.split("train")
-    model.train(
-        Sentences(corpus), total_words=split.n_tokens, total_examples=split.n_sentences, epochs=options.epochs
-    )
+    model.train(Sentences(corpus), total_words=split.n_tokens, total_examples=split.n_sentences, epochs=options.epochs)
     vectors = np.stack([model.wv[word] for word in words])
     scale = np.abs(vectors).max(axis=1) / 127
     options.out.mkdir(parents=True, exist_ok=True)

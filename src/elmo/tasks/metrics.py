@@ -15,6 +15,39 @@ def accuracy(gold: Sequence[object], answers: Sequence[object]) -> float:
     return sum(right == answer for right, answer in zip(gold, answers, strict=True)) / len(gold)
 
 
+Span = tuple[str, int, int]
+"""Kind, first token, and the token behind the last."""
+
+
+def spans_of(tags: Sequence[str]) -> list[Span]:
+    """Spans of BIO tags, as `conlleval` finds them: an `I-` behind another kind, or behind `O`, begins a span."""
+    spans: list[Span] = []
+    begun: tuple[str, int] | None = None
+    for place, tag in enumerate([*tags, "O"]):
+        if begun is not None and (tag[:2] != "I-" or tag[2:] != begun[0]):
+            spans.append((begun[0], begun[1], place))
+            begun = None
+        if begun is None and tag != "O":
+            begun = (tag[2:], place)
+    return spans
+
+
+def span_scores(pairs: Iterable[tuple[Collection[Span], Collection[Span]]]) -> dict[str, float]:
+    """`precision`, `recall` and `f1` of exact spans with their kinds, gold and found, over all sentences together."""
+    gold, found, right = 0, 0, 0
+    for expected, given in pairs:
+        gold, found = gold + len(expected), found + len(given)
+        right += len(set(expected) & set(given))
+    return f_scores(right, found, gold)
+
+
+def f_scores(right: float, found: float, gold: float) -> dict[str, float]:
+    """`precision`, `recall` and `f1` of so many right ones among those found and those there are."""
+    precision, recall = right / found if found else 0.0, right / gold if gold else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+    return {"precision": precision, "recall": recall, "f1": f1}
+
+
 @dataclass(frozen=True)
 class SenseScore:
     """Word senses as the framework of Raganato et al. 2017 scores them."""

@@ -54,3 +54,45 @@ def read_conllu(path: str, column: TagColumn = "upos") -> list[TaggedSentence]:
     if not sentences:
         raise ElmoError(f"{path} has no sentence in it")
     return sentences
+
+
+def read_columns(path: str) -> list[TaggedSentence]:
+    """Sentences of a file with a token a line, its entity tag in the last column; a blank line ends a sentence.
+
+    Columns have tabs or else spaces between them; in front there may be the token's number, as Universal NER has it, and
+    comments may stand in lines of their own, beginning with `# `. The token is the first column. Tags are `O`, `B-KIND` and
+    `I-KIND`; where an entity begins with `I-`, as in CoNLL 2003, it is made a `B-`.
+    """
+    sentences: list[TaggedSentence] = []
+    rows: list[tuple[str, str]] = []
+    width = 0
+    for number, line in [*lines(path), (0, "")]:
+        if not line.strip():
+            if rows and rows[0][0] != "-DOCSTART-":
+                sentences.append(TaggedSentence(tuple(token for token, _ in rows), _iob2([tag for _, tag in rows])))
+            rows = []
+            continue
+        if line.startswith("# ") and not rows and "\t" not in line:
+            continue
+        fields = line.split("\t") if "\t" in line else line.split()
+        width = width or len(fields)
+        if len(fields) != width or width < 2:
+            raise wrong(path, number, f"{len(fields)} columns", f"{max(width, 2)}: a token, and a tag in the last")
+        numbered = width > 2 and fields[0] == str(len(rows) + 1)
+        token, tag = fields[1 if numbered else 0].strip(), fields[-1].strip()
+        if not (tag == "O" or (tag[:2] in ("B-", "I-") and len(tag) > 2)):
+            raise wrong(path, number, f"the tag {tag!r}", "O, B-KIND or I-KIND")
+        if not token:
+            raise wrong(path, number, "no token", "one in the first column")
+        rows.append((token, tag))
+    if not sentences:
+        raise ElmoError(f"{path} has no sentence in it")
+    return sentences
+
+
+def _iob2(tags: list[str]) -> tuple[str, ...]:
+    """An entity that begins with `I-`, or with none of its kind before it, begins with `B-`."""
+    fixed = []
+    for before, tag in zip(["O", *tags], tags, strict=False):
+        fixed.append(f"B-{tag[2:]}" if tag.startswith("I-") and before[2:] != tag[2:] else tag)
+    return tuple(fixed)

@@ -47,9 +47,7 @@ class SenseSentence:
 
 def read_semcor(path: str) -> list[SenseSentence]:
     """Sentences of SemCor as JSON lines, each with `id`, `tokens` (words of one sense joined by `_`) and `senses`."""
-    sentences = [
-        _semcor_sentence(record, partial(wrong, path, number)) for number, record in json_lines(path)
-    ]
+    sentences = [_semcor_sentence(record, partial(wrong, path, number)) for number, record in json_lines(path)]
     if not sentences:
         raise ElmoError(f"{path} has no sentence in it")
     return sentences
