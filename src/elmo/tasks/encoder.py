@@ -4,8 +4,8 @@
 of layers stands beside it at the model's input, at its output (beside what the model's own recurrent layers made), or
 at both, a mix of its own in each place.
 
-Shapes: B sentences, T tokens, L layers, D width of a layer, C characters of a word, N different words of a batch, I width
-of the input.
+Shapes: B sentences, T tokens, L layers, D width of a layer, C characters of a word, N different words of a batch, I
+width of the input.
 """
 
 from __future__ import annotations
