@@ -47,10 +47,13 @@ if TYPE_CHECKING:
     from elmo.jobs import Progress
     from elmo.lines import LineReader
     from elmo.lm.corpus import Corpus
+    from elmo.lm.loop import Report as LoopReport
     from elmo.lm.parts import Progress as CorpusProgress
     from elmo.lm.prepare import Report
-    from elmo.lm.run import Report as Trained
     from elmo.lm.scores import Perplexity, Scores
+    from elmo.lm.train import Stepped, Validated
+
+    Trained = LoopReport[Stepped, Validated]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -403,7 +406,7 @@ def pretrain(
     """Train a biLM on prepared text; under torchrun, on several devices and machines."""
     from elmo.lm.corpus import Corpus
     from elmo.lm.distributed import ranks
-    from elmo.lm.run import LAST, MODEL
+    from elmo.lm.folder import LAST, MODEL
     from elmo.lm.run import pretrain as run
     from elmo.lm.settings import TrainConfig
 
@@ -754,17 +757,17 @@ def _training_bar(quiet: bool, begin: Callable[[], None] = lambda: None) -> Iter
             if not bars:  # only now is it known how many steps there are
                 begin()
                 bars.append(stack.enter_context(ProgressBar("training", total=done.steps, quiet=quiet)))
-            bars[0].update(done.event.step, done.positions, _training_note(done))
+            bars[0].update(done.event.step, done.units, _training_note(done))
 
         yield report
 
 
 def _training_note(done: Trained) -> str:
     note = f"step {done.event.step:,} of {done.steps:,}"
-    if done.event.step:
+    if done.mean is not None:
         # exp of a sampled loss is no perplexity, and is not to be taken for one.
-        shown = "sampled" if done.sampled else f"perplexity {math.exp(min(done.loss, 99)):.1f}"
-        note += f", loss {done.loss:.3f} ({shown})"
+        shown = "sampled" if done.mean.sampled else f"perplexity {math.exp(min(done.mean.loss, 99)):.1f}"
+        note += f", loss {done.mean.loss:.3f} ({shown})"
     return note + (f", held out: perplexity {done.validated.perplexity:.1f}" if done.validated else "")
 
 
