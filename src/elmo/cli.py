@@ -250,7 +250,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file.")],
+    source: Annotated[str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file; default is the embedded one.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
     format: Annotated[str, typer.Option(help="native or bilm-tf.")] = "native",
     dtype: Annotated[
@@ -528,7 +528,7 @@ def substitutes(
 
 @app.command()
 def finetune(
-    model: Annotated[str, typer.Argument(metavar="M", help="Model folder or .hdf5 file, with its head or without.")],
+    model: Annotated[str, typer.Argument(metavar="M", help="Model, with its head or without; default is the embedded.")],
     texts: Annotated[
         list[str], typer.Argument(metavar="TEXT...", help="Text as elmo prepare takes it, or a folder that it made.")
     ],
