@@ -39,6 +39,7 @@ from elmo.options import (
     WorkersOption,
 )
 from elmo.tasks.command import app as task_app
+from elmo.tasks.train_command import predict
 
 if TYPE_CHECKING:
     from elmo.api import Model
@@ -63,6 +64,7 @@ app = typer.Typer(
 )
 app.add_typer(task_app, name="task")
 app.command()(neighbours)
+app.command()(predict)
 
 
 def _print_version(wanted: bool) -> None:
@@ -250,7 +252,9 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file; default is the embedded one.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file; default is the embedded one.")
+    ],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
     format: Annotated[str, typer.Option(help="native or bilm-tf.")] = "native",
     dtype: Annotated[
@@ -528,7 +532,9 @@ def substitutes(
 
 @app.command()
 def finetune(
-    model: Annotated[str, typer.Argument(metavar="M", help="Model, with its head or without; default is the embedded.")],
+    model: Annotated[
+        str, typer.Argument(metavar="M", help="Model, with its head or without; default is the embedded.")
+    ],
     texts: Annotated[
         list[str], typer.Argument(metavar="TEXT...", help="Text as elmo prepare takes it, or a folder that it made.")
     ],

@@ -170,9 +170,7 @@ def _curve(metrics: Path, score: str) -> list[float]:
     return [line[f"dev_{score}"] for line in lines if f"dev_{score}" in line]
 
 
-def _words(
-    settings: EncoderSettings, task: Task[Example, Answer], data: Data[Example]
-) -> WordVectors | list[str]:
+def _words(settings: EncoderSettings, task: Task[Example, Answer], data: Data[Example]) -> WordVectors | list[str]:
     """Static vectors of all words that have one; without any, the words that training has twice or more."""
     if settings.vectors != "none":
         return WordVectors.read(settings.vectors)

@@ -61,9 +61,7 @@ class TaskConfig:
     """How long, how often, how exact."""
 
     @classmethod
-    def of(
-        cls, task: Task[Any, Any], values: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
-    ) -> TaskConfig:
+    def of(cls, task: Task[Any, Any], values: Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> TaskConfig:
         """The settings of a task.
 
         Args:

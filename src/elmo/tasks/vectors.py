@@ -98,7 +98,9 @@ class FrozenLayers:
         for row, tokens in enumerate(sentences):
             start = self._starts[tuple(tokens)]
             found_TLD = self._store_NLD[start : start + len(tokens)]
-            out_BTLD[row, : len(tokens)] = found_TLD if len(self._layers) == found_TLD.shape[1] else found_TLD[:, self._layers]
+            out_BTLD[row, : len(tokens)] = (
+                found_TLD if len(self._layers) == found_TLD.shape[1] else found_TLD[:, self._layers]
+            )
         return torch.from_numpy(out_BTLD)
 
 
