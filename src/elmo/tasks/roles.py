@@ -170,7 +170,7 @@ class SemanticRoles(Task[Proposition, Tags]):
     name = "srl"
     score = "f1"
     model_settings = RoleSettings
-    defaults: ClassVar[Mapping[str, Any]] = {"train": {"batch_size": 64, "rate": 1e-3, "epochs": 30}}
+    defaults: ClassVar[Mapping[str, Any]] = {"train": {"batch_size": 64, "epochs": 30}}
 
     def read(self, path: str) -> list[Proposition]:
         """Each predicate of each sentence, of JSON lines or CoNLL 2012."""

@@ -140,7 +140,10 @@ class Sentiment(Task[LabelledText, Verdict]):
     name = "sentiment"
     score = "accuracy"
     model_settings = ClassifierSettings
-    defaults: ClassVar[Mapping[str, Any]] = {"train": {"batch_size": 128, "rate": 5e-4, "epochs": 10}}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "optimizer": {"rate": 0.0005},
+        "train": {"batch_size": 128, "epochs": 10},
+    }
 
     def read(self, path: str) -> list[LabelledText]:
         """Whole texts, those of trees with their phrases."""
