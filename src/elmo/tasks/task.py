@@ -50,6 +50,10 @@ class Task(ABC, Generic[Example, Answer]):
     def read(self, path: str) -> list[Example]:
         """Examples of a file, with their answers."""
 
+    def for_training(self, examples: Sequence[Example], settings: Any) -> list[Example]:
+        """Those of the training examples that a model with these settings learns from; all, if a task has no limit."""
+        return list(examples)
+
     @abstractmethod
     def sentences(self, example: Example) -> Sequence[Tokens]:
         """All that the encoder is going to read of an example."""
