@@ -60,21 +60,21 @@ class QuestionBatch(Batch):
     """`(B, 2)`: first and last token of the answer, 0 where it is not known."""
 
 
-class Trilinear(nn.Module):
-    """How much a vector has to do with another: `w . [a; b; a * b]` (Seo et al. 2017)."""
+class Relevance(nn.Module):
+    """How much a vector `b` has to say to another, `a`: `w . [b; a * b]`.
+
+    Seo et al. 2017 have `[a; b; a * b]`; but softmax over the `b` takes away again what is the same for all of them.
+    """
 
     def __init__(self, width: int) -> None:
         """Start as a linear layer would."""
         super().__init__()
-        self.first = nn.Linear(width, 1, bias=False)
-        self.second = nn.Linear(width, 1, bias=False)
-        self.both = nn.Parameter(torch.empty(width).uniform_(-(width**-0.5), width**-0.5))
+        self.weights = nn.Parameter(torch.empty(2, width).uniform_(-(width**-0.5), width**-0.5))
 
     def forward(self, a_BTX: Tensor, b_BJX: Tensor) -> Tensor:
         """Each with each: `(B, T, J)`, without ever having `T * J` vectors."""
-        products = (a_BTX * self.both) @ b_BJX.transpose(1, 2)
-        scores: Tensor = products + self.first(a_BTX) + self.second(b_BJX).transpose(1, 2)
-        return scores
+        own, both = self.weights
+        return (own + a_BTX * both) @ b_BJX.transpose(1, 2)
 
 
 class QuestionAttention(nn.Module):
@@ -83,16 +83,18 @@ class QuestionAttention(nn.Module):
     def __init__(self, width: int, output: int, dropout: float) -> None:
         """From vectors of one width to those of another."""
         super().__init__()
-        self.score = Trilinear(width)
+        self.relevance = Relevance(width)
+        self.own = nn.Linear(width, 1, bias=False)
         self.dropout = RowDropout(dropout)
         self.merge = nn.Linear(4 * width, output)
 
     def forward(self, paragraph_BTX: Tensor, question_BJX: Tensor, mask_BT: Tensor, mask_BJ: Tensor) -> Tensor:
         """`(B, T, output)`."""
-        scores_BTJ = self.score(paragraph_BTX, question_BJX)
+        scores_BTJ = self.relevance(paragraph_BTX, question_BJX)
         asked_BTX = masked_softmax(scores_BTJ, mask_BJ[:, None, :]) @ question_BJX
-        nearest_BT = scores_BTJ.masked_fill(~mask_BJ[:, None, :], IMPOSSIBLE).amax(dim=2)
-        found_B1X = masked_softmax(nearest_BT, mask_BT)[:, None, :] @ paragraph_BTX
+        nearest_BT1 = scores_BTJ.masked_fill(~mask_BJ[:, None, :], IMPOSSIBLE).amax(dim=2, keepdim=True)
+        weights_BT = (nearest_BT1 + self.own(paragraph_BTX)).squeeze(2)
+        found_B1X = masked_softmax(weights_BT, mask_BT)[:, None, :] @ paragraph_BTX
         parts = [paragraph_BTX, asked_BTX, paragraph_BTX * asked_BTX, found_B1X * asked_BTX]
         return torch.relu(self.merge(self.dropout(torch.cat(parts, dim=-1))))
 
@@ -104,7 +106,7 @@ class SelfAttention(nn.Module):
         """Keep the width, twice `hidden`."""
         super().__init__()
         self.lstm = BiLSTM(2 * hidden, hidden, dropout=dropout)
-        self.score = Trilinear(2 * hidden)
+        self.relevance = Relevance(2 * hidden)
         self.dropout = RowDropout(dropout)
         self.merge = nn.Linear(6 * hidden, 2 * hidden)
 
@@ -112,7 +114,7 @@ class SelfAttention(nn.Module):
         """`(B, T, H)`; no token sees itself."""
         own_BTH = self.dropout(self.lstm(x_BTH, lengths))
         itself_TT = torch.eye(x_BTH.shape[1], dtype=torch.bool, device=x_BTH.device)
-        others_BTH = masked_softmax(self.score(own_BTH, own_BTH), mask_BT[:, None, :] & ~itself_TT) @ own_BTH
+        others_BTH = masked_softmax(self.relevance(own_BTH, own_BTH), mask_BT[:, None, :] & ~itself_TT) @ own_BTH
         merged = self.merge(self.dropout(torch.cat([own_BTH, others_BTH, own_BTH * others_BTH], dim=-1)))
         return x_BTH + torch.relu(merged)
 
@@ -133,8 +135,8 @@ class QuestionModel(TaskModel[Question, str]):
         self.self_attention = SelfAttention(hidden, dropout)
         self.first_lstm = BiLSTM(2 * hidden, hidden, dropout=dropout)
         self.last_lstm = BiLSTM(4 * hidden, hidden, dropout=dropout)
-        self.first = nn.Linear(2 * hidden, 1)
-        self.last = nn.Linear(2 * hidden, 1)
+        self.first = nn.Linear(2 * hidden, 1, bias=False)
+        self.last = nn.Linear(2 * hidden, 1, bias=False)
 
     def collate(self, examples: Sequence[Question], frozen: FrozenLayers | None) -> QuestionBatch:
         """Tokens, and where the answers are, if that is known."""
