@@ -45,7 +45,7 @@ def train(model: TaskModel[Any, Any], examples: Sequence[Any], frozen: FrozenLay
     for _ in range(steps):
         loss = model.loss(batch)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.item())
     model.eval()

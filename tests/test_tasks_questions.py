@@ -244,7 +244,7 @@ class TestModel:
     def test_all_weights_learn(self, tmp_path: Path) -> None:
         frozen = frozen_layers(tmp_path, Questions(), TOY)
         model = new_model(Questions(), TOY, SMALL, frozen=frozen, place="both")
-        model.loss(model.collate(TOY, frozen)).backward()
+        model.loss(model.collate(TOY, frozen)).backward()  # type: ignore[no-untyped-call]
         still = [
             name for name, weight in model.named_parameters() if weight.grad is None or weight.grad.abs().max() < 1e-6
         ]

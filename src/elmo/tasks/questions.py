@@ -73,7 +73,7 @@ class Relevance(nn.Module):
 
     def forward(self, a_BTX: Tensor, b_BJX: Tensor) -> Tensor:
         """Each with each: `(B, T, J)`, without ever having `T * J` vectors."""
-        own, both = self.weights
+        own, both = self.weights.unbind()
         return (own + a_BTX * both) @ b_BJX.transpose(1, 2)
 
 
