@@ -167,6 +167,9 @@ class TestModel:
 
 
 class TestTask:
+    def test_all_pairs_are_for_training(self) -> None:
+        assert Inference().for_training(TOY, SMALL) == TOY
+
     def test_labels_are_those_of_training_and_another_is_never_right(self) -> None:
         task = Inference()
         assert task.labels(TOY) == ("contradiction", "entailment", "neutral")
