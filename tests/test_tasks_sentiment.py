@@ -144,7 +144,7 @@ class TestPhrases:
 
     def test_long_enough_phrases_are_trained_on_each_once(self) -> None:
         again = LabelledText(("It", "works"), "2", (("2", 0, 1), ("2", 0, 2)))
-        found = TASK.expand([self.text, self.text, again], ClassifierSettings(shortest_phrase=2))
+        found = TASK.for_training([self.text, self.text, again], ClassifierSettings(shortest_phrase=2))
         assert found == [
             LabelledText(("It", "works", "."), "3"),
             LabelledText(("It", "works"), "2"),
@@ -152,10 +152,10 @@ class TestPhrases:
         ]
 
     def test_whole_texts_stay_however_short(self) -> None:
-        assert TASK.expand([self.text], ClassifierSettings()) == [LabelledText(self.text.tokens, "3")]
+        assert TASK.for_training([self.text], ClassifierSettings()) == [LabelledText(self.text.tokens, "3")]
 
     def test_0_is_whole_texts_as_they_are(self) -> None:
-        assert TASK.expand([self.text, self.text], ClassifierSettings(shortest_phrase=0)) == [self.text, self.text]
+        assert TASK.for_training([self.text, self.text], ClassifierSettings(shortest_phrase=0)) == [self.text, self.text]
 
 
 class TestModel:

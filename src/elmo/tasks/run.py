@@ -79,7 +79,7 @@ def freeze(
     report: Embedding = lambda sentences, tokens: None,
 ) -> FrozenLayers:
     """All layers of all sentences of a task's examples, computed once."""
-    examples = [*task.expand(data.train, config.model), *data.train, *data.dev, *data.test]
+    examples = [*task.for_training(data.train, config.model), *data.train, *data.dev, *data.test]
     return layers_of(task, model, examples, device=device, report=report)
 
 

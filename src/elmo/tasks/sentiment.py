@@ -149,17 +149,17 @@ class Sentiment(Task[LabelledText, Verdict]):
         """Whole texts, those of trees with their phrases."""
         return read_labelled(path)
 
-    def expand(self, train: Sequence[LabelledText], settings: ClassifierSettings) -> list[LabelledText]:
+    def for_training(self, examples: Sequence[LabelledText], settings: ClassifierSettings) -> list[LabelledText]:
         """Texts and, if long enough, their phrases, the same one only once."""
         if not settings.shortest_phrase:
-            return list(train)
+            return list(examples)
         phrases = (
             LabelledText(text.tokens[start:end], label)
-            for text in train
+            for text in examples
             for label, start, end in text.phrases
             if end - start >= settings.shortest_phrase
         )
-        whole = (LabelledText(text.tokens, text.label) for text in train)
+        whole = (LabelledText(text.tokens, text.label) for text in examples)
         return list(dict.fromkeys([*whole, *phrases]))
 
     def sentences(self, example: LabelledText) -> Sequence[Tokens]:

@@ -50,9 +50,9 @@ class Task(ABC, Generic[Example, Answer]):
     def read(self, path: str) -> list[Example]:
         """Examples of a file, with their answers."""
 
-    def expand(self, train: Sequence[Example], settings: Any) -> Sequence[Example]:
-        """What is trained on, where it is more than the examples of the training file; settings are the model's."""
-        return train
+    def for_training(self, examples: Sequence[Example], settings: Any) -> list[Example]:
+        """What is trained on, where it is more or less than the training examples; settings are the model's."""
+        return list(examples)
 
     @abstractmethod
     def sentences(self, example: Example) -> Sequence[Tokens]:
