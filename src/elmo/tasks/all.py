@@ -10,7 +10,9 @@ from elmo.tasks.sentiment import Sentiment
 from elmo.tasks.tagging import Entities, PartsOfSpeech
 from elmo.tasks.task import Task
 
-TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (Entities(), PartsOfSpeech(), SemanticRoles(), Sentiment())}
+TASKS: dict[str, Task[Any, Any]] = {
+    task.name: task for task in (Entities(), PartsOfSpeech(), SemanticRoles(), Sentiment())
+}
 
 
 def task_named(name: str) -> Task[Any, Any]:

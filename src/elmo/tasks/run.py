@@ -39,10 +39,9 @@ class Data(Generic[Example]):
     dev: Sequence[Example]
     test: Sequence[Example] = ()
 
-    @property
-    def all(self) -> list[Example]:
-        """Those of all three sets."""
-        return [*self.train, *self.dev, *self.test]
+    def all(self, task: Task[Example, Any], config: TaskConfig) -> list[Example]:
+        """All that a run may read, whatever share it trains on."""
+        return [*task.expand(self.train, config.model), *self.dev, *self.test]
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def train_task(
     if not settings.places or settings.train_bilm:
         frozen = None
     else:
-        frozen = freeze(task, bilm, data.all, device=device) if frozen is None else frozen
+        frozen = freeze(task, bilm, data.all(task, config), device=device) if frozen is None else frozen
         frozen = frozen.only(settings.chosen(bilm.config.n_layers))
     training = TaskTraining(task, config, model, data.train, data.dev, frozen=frozen, device=device)
     progress = run_training(training, folder, resume=resume, report=report)

@@ -107,7 +107,7 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
             task: which one.
             config: its settings.
             model: trained in place.
-            train: training examples, of which `config.train.share` is used.
+            train: training examples, of which `config.train.share` is used, with what the task makes of them.
             dev: examples that decide which weights are the best.
             frozen: has the layers of all their sentences, where the biLM is not trained.
             device: where to compute.
@@ -117,7 +117,7 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         self.ranks = Ranks(device=device or torch.device("cpu"))
         self.task, self.config = task, config
         self.model = model.to(self.ranks.device)
-        self.train_examples = _drawn(train, config)
+        self.train_examples = list(task.expand(_drawn(train, config), config.model))
         self.dev_examples = list(dev)
         self._frozen = frozen
         self._sizes = [sum(map(len, task.sentences(example))) for example in self.train_examples]
