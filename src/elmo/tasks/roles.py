@@ -69,13 +69,14 @@ class HighwayLSTM(nn.Module):
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
-        """Start with an orthogonal way around and half-open gates."""
+        """Start with most of the input going around, which lets many layers learn sooner."""
         super().__init__()
         self.lstm = nn.LSTM(inputs, hidden, batch_first=True)
         self.around = nn.Linear(inputs, hidden, bias=False)
         self.gate = nn.Linear(inputs + hidden, hidden)
         start_lstms(self.lstm)
         nn.init.orthogonal_(self.around.weight)
+        nn.init.constant_(self.gate.bias, -2.0)
 
     def forward(self, x_BTI: Tensor) -> Tensor:
         """`(B, T, I)` to `(B, T, H)`, first token first."""
