@@ -13,7 +13,6 @@ import elmo
 from conftest import small_options, write_model
 from elmo.errors import ElmoError
 from elmo.tasks.encoder import Place
-from elmo.tasks.run import Data
 from elmo.tasks.sentiment import ClassifierSettings, Sentiment, Verdict
 from elmo.tasks.settings import TaskConfig
 from elmo.tasks.training import TaskTraining
@@ -166,16 +165,9 @@ class TestPhrases:
     def test_a_run_trains_on_phrases_of_its_share_of_the_texts(self, frozen: FrozenLayers) -> None:
         other = LabelledText(("No", "good"), "0", (("1", 0, 1), ("3", 1, 2), ("0", 0, 2)))
         config = TaskConfig.of(TASK, sets=["train.share=0.5", "model.shortest_phrase=2", "model.hidden=2"])
-        data = Data([self.text, other], [self.text])
-        model = toy_model(TASK, data.train, config.model, frozen)
-        trained_on = TaskTraining(TASK, config, model, data.train, data.dev).train_examples
-        assert trained_on in (TASK.expand([one], config.model) for one in data.train)
-        assert [one.tokens for one in data.all(TASK, config)] == [
-            ("It", "works", "."),
-            ("No", "good"),
-            ("works", "."),
-            ("It", "works", "."),
-        ]
+        model = toy_model(TASK, [self.text, other], config.model, frozen)
+        found = TaskTraining(TASK, config, model, [self.text, other], [self.text]).train_examples
+        assert found in (TASK.expand([self.text], config.model), TASK.expand([other], config.model))
 
 
 class TestModel:
