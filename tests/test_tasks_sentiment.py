@@ -14,6 +14,8 @@ from conftest import small_options, write_model
 from elmo.errors import ElmoError
 from elmo.tasks.encoder import Place
 from elmo.tasks.sentiment import ClassifierSettings, Sentiment, Verdict
+from elmo.tasks.settings import TaskConfig
+from elmo.tasks.training import TaskTraining
 from elmo.tasks.trees import LabelledText, read_labelled
 from elmo.tasks.vectors import FrozenLayers
 from toy_tasks import PLACES, answer, learn, loss_of, toy_model
@@ -59,7 +61,10 @@ class TestReading:
             LabelledText(("no",), "1", (("1", 0, 1),)),
         ]
 
-    def test_words_of_trees_are_unescaped(self, tmp_path: Path) -> None:
+    def test_a_word_may_have_a_no_break_space_in_it(self, tmp_path: Path) -> None:
+        assert read_labelled(write(tmp_path, "(2 (2 8\N{NO-BREAK SPACE}1\\/2) (2 .))"))[0].tokens[0] == "8\xa01/2"
+
+    def test_words_of_trees_are_made_plain(self, tmp_path: Path) -> None:
         path = write(tmp_path, r"(2 (2 -LRB-) (2 (2 ``) (2 (2 and\/or) (2 (2 \*) (2 -RRB-)))))")
         assert read_labelled(path)[0].tokens == ("(", '"', "and/or", "*", ")")
 
@@ -156,6 +161,13 @@ class TestPhrases:
 
     def test_0_is_whole_texts_as_they_are(self) -> None:
         assert TASK.for_training([self.text, self.text], ClassifierSettings(shortest_phrase=0)) == [self.text, self.text]
+
+    def test_a_run_trains_on_phrases_of_its_share_of_the_texts(self, frozen: FrozenLayers) -> None:
+        other = LabelledText(("No", "good"), "0", (("1", 0, 1), ("3", 1, 2), ("0", 0, 2)))
+        config = TaskConfig.of(TASK, sets=["train.share=0.5", "model.shortest_phrase=2", "model.hidden=2"])
+        model = toy_model(TASK, [self.text, other], config.model, frozen)
+        found = TaskTraining(TASK, config, model, [self.text, other], [self.text]).train_examples
+        assert found in (TASK.expand([self.text], config.model), TASK.expand([other], config.model))
 
 
 class TestModel:

@@ -18,11 +18,20 @@ from typing import IO, Any, cast
 from elmo.errors import ElmoError
 
 _MOST_BYTES = 2**30  # of one file, unpacked
+_PLAIN = {"``": '"', "''": '"', "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 
 
 def wrong(path: str, line: int, found: str, expected: str) -> ElmoError:
     """The error for a line that is not as it should be."""
     return ElmoError(f"{path}, line {line}: found {found}, expected {expected}")
+
+
+def plain(word: str) -> str:
+    r"""A word that the Penn Treebank writes its own way (brackets, quotes, `\/` and `\*`) as a text has it.
+
+    Text is what models were trained on.
+    """
+    return _PLAIN.get(word) or word.replace("\\/", "/").replace("\\*", "*")
 
 
 def lines(path: str) -> Iterator[tuple[int, str]]:

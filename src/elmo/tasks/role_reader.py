@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elmo.errors import ElmoError
-from elmo.tasks.files import json_lines, lines, wrong
-from elmo.tasks.readers import unescaped
+from elmo.tasks.files import json_lines, lines, plain, wrong
 
 _WORD, _FIRST_ROLES = 3, 11  # columns of CoNLL 2012; the last one of all is coreference
 _CELL = re.compile(r"(?:\(([^()*]+))?\*(\)?)")
@@ -89,7 +88,7 @@ def _of_rows(path: str, rows: Sequence[_Row]) -> Iterator[Proposition]:
     for number, fields in rows:
         if len(fields) != width:
             raise wrong(path, number, f"{len(fields)} columns", f"{width}, as CoNLL 2012 has them")
-    tokens = tuple(unescaped(fields[_WORD]) for _, fields in rows)
+    tokens = tuple(plain(fields[_WORD]) for _, fields in rows)
     for column in range(_FIRST_ROLES, width - 1):
         tags = _tags(path, rows, column)
         if "B-V" not in tags:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmo.errors import ElmoError
+from elmo.lstm import reverse
 from elmo.tasks.batch import Batch, padded
 from elmo.tasks.encoder import Sentences, TokenEncoder, Tokens
 from elmo.tasks.layers import RowDropout, start_lstms, viterbi
@@ -69,13 +70,14 @@ class HighwayLSTM(nn.Module):
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
-        """Start with an orthogonal way around and half-open gates."""
+        """Start with most of the input going around, which lets many layers learn sooner."""
         super().__init__()
         self.lstm = nn.LSTM(inputs, hidden, batch_first=True)
         self.around = nn.Linear(inputs, hidden, bias=False)
         self.gate = nn.Linear(inputs + hidden, hidden)
         start_lstms(self.lstm)
         nn.init.orthogonal_(self.around.weight)
+        nn.init.constant_(self.gate.bias, -2.0)
 
     def forward(self, x_BTI: Tensor) -> Tensor:
         """`(B, T, I)` to `(B, T, H)`, first token first."""
@@ -100,14 +102,11 @@ class AlternatingLSTM(nn.Module):
 
     def forward(self, x_BTI: Tensor, mask_BT: Tensor) -> Tensor:
         """`(B, T, I)` to `(B, T, H)`; what stands behind a row's end means nothing."""
-        last_B1 = mask_BT.sum(dim=1, keepdim=True) - 1
-        place_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
-        turned_BT1 = torch.where(mask_BT, last_B1 - place_T, place_T)[:, :, None]
+        lengths_B = mask_BT.sum(dim=1)
         x = x_BTI
         for layer in self.layers:
-            x = self.dropout(layer(x))
-            x = x.gather(1, turned_BT1.expand_as(x))
-        return x.gather(1, turned_BT1.expand_as(x)) if len(self.layers) % 2 else x
+            x = reverse(self.dropout(layer(x)), lengths_B)
+        return reverse(x, lengths_B) if len(self.layers) % 2 else x
 
 
 class RoleLabeler(TaskModel[Proposition, Tags]):

@@ -10,7 +10,7 @@ from typing import Any
 from xml.parsers import expat
 
 from elmo.errors import ElmoError
-from elmo.tasks.files import json_lines, lines, names_below, read_bytes, wrong
+from elmo.tasks.files import json_lines, lines, names_below, plain, read_bytes, wrong
 
 Lemma = tuple[str, str]
 """A lemma in lower case, with `_` between its words, and its part of speech: n, v, a or r."""
@@ -19,8 +19,6 @@ Inventory = Mapping[Lemma, tuple[str, ...]]
 
 _KEY_POS = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}  # WordNet's numbers; 5 is a satellite adjective
 _XML_POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
-# The Penn Treebank's ways to write what stands in any text that a model was trained on.
-_PLAIN = {"``": '"', "''": '"', "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def _semcor_sentence(record: Mapping[str, Any], wrong: Callable[[str, str], Elmo
                 raise wrong(f"sense key {keys[0]!r}", "one such as bank%1:17:01::")
             place = f"{record.get('id')}.t{number}"
             instances.append(SenseInstance(place, lemma, len(tokens), len(tokens) + len(pieces), tuple(keys)))
-        tokens += [_PLAIN.get(piece, piece) for piece in pieces]
+        tokens += map(plain, pieces)
     return SenseSentence(tuple(tokens), tuple(instances))
 
 
@@ -207,7 +205,7 @@ class _WsdReader:
             if name == "instance":
                 end = len(self._tokens) + len(words)
                 self._instances.append(self._instance(self._open[1], len(self._tokens), end))
-            self._tokens += [_PLAIN.get(word, word) for word in words]
+            self._tokens += map(plain, words)
             self._open = None
 
     def _instance(self, attributes: Mapping[str, str], start: int, end: int) -> SenseInstance:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NAMES = {
     "ner": "Named entities by a biLSTM-CRF: a token and its BIO tag a line.",
     "pos": "Parts of speech by a biLSTM-CRF: CoNLL-U.",
+    "sentiment": "Classes of texts by a biattentive network: trees, or a label, a tab, and a text a line.",
+    "srl": "Semantic roles by a deep alternating LSTM: JSON lines, or CoNLL 2012.",
 }
 """Tasks that can be trained, with a line of help: here, so that `--help` need not wait for PyTorch."""
 

@@ -107,7 +107,7 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
             task: which one.
             config: its settings.
             model: trained in place.
-            train: training examples, of which `config.train.share` is used.
+            train: training examples, of which `config.train.share` is used, with what the task makes of them.
             dev: examples that decide which weights are the best.
             frozen: has the layers of all their sentences, where the biLM is not trained.
             device: where to compute.

@@ -6,16 +6,16 @@ import re
 from dataclasses import dataclass
 
 from elmo.errors import ElmoError
-from elmo.tasks.files import lines, wrong
+from elmo.tasks.files import lines, plain, wrong
 from elmo.tasks.metrics import Span
-from elmo.tasks.readers import unescaped
 
+# A word may have white space in it, but no plain space: the treebank has one with a no-break space.
 _NODE = re.compile(
-    r"""\s*(?:
-        \( \s* (?P<label>[^()\s]+) \s+ (?P<word>[^()\s]+) \s* \)
-      | \( \s* (?P<inner>[^()\s]+) (?= \s*\( )
+    r"""[ ]*(?:
+        \( [ ]* (?P<label>[^() \t]+) [ ]+ (?P<word>[^() \t]+) [ ]* \)
+      | \( [ ]* (?P<inner>[^() \t]+) (?= [ ]*\( )
       | (?P<end>\))
-    )\s*""",
+    )[ ]*""",
     re.VERBOSE,
 )
 
@@ -35,7 +35,7 @@ def read_labelled(path: str) -> list[LabelledText]:
     """Labelled texts, one a line.
 
     A line is a tree such as `(3 (2 It) (4 (2 works) (2 .)))`, with a label for each part, or a label, a tab, and tokens
-    with spaces between them. Words of trees are unescaped, see `unescaped`.
+    with spaces between them. Words of trees are made plain, see `plain`.
     """
     found = [
         _tree(path, number, line) if line.lstrip().startswith("(") else _row(path, number, line)
@@ -68,7 +68,7 @@ def _tree(path: str, number: int, line: str) -> LabelledText:
             begun.append((node["inner"], len(words)))
         elif node["word"]:
             phrases.append((node["label"], len(words), len(words) + 1))
-            words.append(unescaped(node["word"]))
+            words.append(plain(node["word"]))
         else:
             label, start = begun.pop()
             phrases.append((label, start, len(words)))
