@@ -28,9 +28,10 @@ import elmo
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
 from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings, start_model
+from elmo.lm.folder import MODEL
 from elmo.lm.parts import Reading
 from elmo.lm.prepare import PrepareConfig, prepare
-from elmo.lm.run import MODEL, pretrain
+from elmo.lm.run import pretrain
 from elmo.lm.settings import TrainConfig
 from elmo.lm.train import Training, Validated
 

@@ -36,8 +36,9 @@ from elmo.lm import layer
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
 from elmo.lm.layer import run_layer
+from elmo.lm.loop import train
 from elmo.lm.settings import TrainConfig
-from elmo.lm.train import Training, train
+from elmo.lm.train import Training
 from elmo.lstm import ProjectedLSTM
 from elmo.model import BiLM
 

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elmo.lm.run import LAST, METRICS
+from elmo.lm.folder import LAST, METRICS
 from elmo.text import Tokenizer
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.toml"

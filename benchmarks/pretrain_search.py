@@ -17,8 +17,9 @@ import torch
 
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
+from elmo.lm.loop import train
 from elmo.lm.settings import TrainConfig
-from elmo.lm.train import Training, Validated, train
+from elmo.lm.train import Training, Validated
 
 CONFIG = Path(__file__).parents[1] / "configs" / "default.toml"
 ADAGRAD = ["optimizer.kind=adagrad", "optimizer.rate=0.2", "optimizer.clip=10"]
@@ -65,7 +66,7 @@ def main() -> None:
         assert isinstance(end, Validated)
         each = " | ".join(f"{torch.tensor(loss).exp():.1f}" for loss in (end.loss, end.forward, end.backward))
         memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
-        tokens = training.positions_a_step
+        tokens = training.units_a_step
         print(
             f"| {candidate} | {1000 * step:.1f} | {tokens / step:,.0f} | {steps:,} | {tokens * steps / 1e6:.0f} M | "
             f"{each} | {memory:.1f} |",

@@ -19,8 +19,9 @@ import torch
 
 from elmo.chars import words_to_ids
 from elmo.lm.distributed import Ranks
+from elmo.lm.loop import train
 from elmo.lm.settings import TrainConfig
-from elmo.lm.train import Training, train
+from elmo.lm.train import Training
 from elmo.vocab import SPECIAL_WORDS, Vocabulary
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -20,10 +20,11 @@ from train_gpu import CONFIGS, Made, make_corpus
 
 from elmo.lm.distributed import Ranks
 from elmo.lm.layer import run_layer
+from elmo.lm.loop import train
 from elmo.lm.network import Dropout
 from elmo.lm.optimizers import Gradient, norm
 from elmo.lm.settings import TrainConfig
-from elmo.lm.train import Stepped, Training, train
+from elmo.lm.train import Stepped, Training
 from elmo.lstm import ProjectedLSTM
 
 REPEATS, STEPS = 20, 200
@@ -161,7 +162,7 @@ def measure(config: TrainConfig, corpus: Made) -> None:
     training = Training(config, corpus, ranks)
     step, graphs = loop(training)
     memory, reserved = torch.cuda.max_memory_allocated() / 2**30, torch.cuda.max_memory_reserved() / 2**30
-    speed = 1000 * training.positions_a_step / step
+    speed = 1000 * training.units_a_step / step
     print(f"\nthe loop: {step:.2f} ms a step, {speed:,.0f} tokens/s, {graphs} shapes")
     print(f"memory: {memory:.1f} GB allocated at most, {reserved:.1f} GB reserved")
 

@@ -17,8 +17,10 @@ import torch
 
 from conftest import small_options
 from elmo.lm.distributed import ranks
-from elmo.lm.run import Report, pretrain
+from elmo.lm.loop import Report
+from elmo.lm.run import pretrain
 from elmo.lm.settings import TrainConfig
+from elmo.lm.train import Stepped, Validated
 from lm_corpus import small_corpus
 
 
@@ -43,7 +45,7 @@ def config(steps: int, dropout: float) -> TrainConfig:
 def run(folder: Path, steps: int, suicide: str | None = None) -> None:
     with ranks("cpu") as mine:
 
-        def die(report: Report) -> None:
+        def die(report: Report[Stepped, Validated]) -> None:
             first = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
             if first and suicide == f"{mine.rank}:{report.event.step}":
                 os.kill(os.getpid(), signal.SIGKILL)

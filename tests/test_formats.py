@@ -114,6 +114,15 @@ class TestWhereAModelIs:
 
     def test_the_embedded_model_is_the_default(self) -> None:
         assert elmo.load().source == "native"
+        assert elmo.load("default").config == elmo.load().config
+
+    def test_a_folder_of_that_name_goes_before_the_embedded_model(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "default").mkdir()
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(ElmoError, match="default has no HDF5 file"):
+            elmo.load("default")
 
 
 class TestDamagedHdf5:

@@ -19,8 +19,10 @@ from elmo.errors import ElmoError
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
 from elmo.lm.finetune import FinetuneConfig, finetune, finetune_settings, start_model
+from elmo.lm.folder import MODEL
+from elmo.lm.loop import Report
 from elmo.lm.prepare import PrepareConfig, prepare
-from elmo.lm.run import MODEL, Report, pretrain
+from elmo.lm.run import pretrain
 from elmo.lm.settings import TrainConfig
 from elmo.lm.softmax import AdaptiveHead, SoftmaxHead
 from elmo.lm.train import Stepped, Training, Validated
@@ -78,8 +80,8 @@ def tuned(model: elmo.Model, text: Path, out: Path, **changes: Any) -> Any:
     return finetune(model, [str(text)], out, FinetuneConfig(**asked), workers=1, device="cpu", **changes)
 
 
-def cut_at(step: int) -> Callable[[Report], None]:
-    def report(done: Report) -> None:
+def cut_at(step: int) -> Callable[[Report[Stepped, Validated]], None]:
+    def report(done: Report[Stepped, Validated]) -> None:
         if isinstance(done.event, Stepped) and done.event.step == step:
             raise KeyboardInterrupt
 

@@ -22,9 +22,11 @@ from elmo.engine.available import has_triton
 from elmo.errors import ElmoError
 from elmo.lm.distributed import Ranks
 from elmo.lm.encoder import FusedMaximum, gated
+from elmo.lm.folder import LAST, METRICS
+from elmo.lm.loop import train
 from elmo.lm.optimizers import Gradient, Optimizer, clip, norm
 from elmo.lm.plans import _rounded
-from elmo.lm.run import LAST, METRICS, pretrain
+from elmo.lm.run import pretrain
 from elmo.lm.settings import OptimizerSettings
 from elmo.lm.softmax import (
     PADDING,
@@ -35,7 +37,7 @@ from elmo.lm.softmax import (
     sampled_losses,
     take_rows,
 )
-from elmo.lm.train import Stepped, Training, train
+from elmo.lm.train import Stepped, Training
 from elmo.model import Highway
 from lm_corpus import MemoryCorpus, sentences, small_corpus
 from test_lm_network import WORDS, language_model

@@ -23,9 +23,10 @@ from elmo.engine import EngineName
 from elmo.errors import ElmoError
 from elmo.lm import scores
 from elmo.lm.distributed import Ranks
+from elmo.lm.loop import train
 from elmo.lm.settings import TrainConfig
 from elmo.lm.softmax import AdaptiveHead, Head, SoftmaxHead
-from elmo.lm.train import Training, train
+from elmo.lm.train import Training
 from elmo.model import BiLM, State
 from elmo.vocab import SPECIAL_WORDS, Vocabulary
 from lm_corpus import MemoryCorpus, sentences

@@ -16,13 +16,14 @@ import torch
 import elmo
 from conftest import small_options
 from elmo.errors import ElmoError
-from elmo.lm import run
 from elmo.lm.checkpoint import read_tensors
 from elmo.lm.distributed import Ranks
-from elmo.lm.run import BEST, LAST, METRICS, MODEL, pretrain
+from elmo.lm.folder import BEST, LAST, METRICS, MODEL
+from elmo.lm.loop import Report, train
+from elmo.lm.run import pretrain
 from elmo.lm.settings import TrainConfig
 from elmo.lm.softmax import AdaptiveHead, SoftmaxHead
-from elmo.lm.train import Stepped, Training, Validated, train
+from elmo.lm.train import Stepped, Training, Validated
 from lm_corpus import MemoryCorpus, sentences, small_corpus
 
 
@@ -217,7 +218,7 @@ class TestBadInput:
     def test_a_full_disk_costs_neither_the_last_checkpoint_nor_the_way_on(self, tmp_path: Path) -> None:
         """Files may grow to two thirds of a checkpoint: the next one cannot be written."""
 
-        def cut(report: run.Report) -> None:
+        def cut(report: Report[Stepped, Validated]) -> None:
             if report.event.step == 9:
                 raise KeyboardInterrupt
 
@@ -331,16 +332,16 @@ class TestRun:
         assert again == progress
 
     def test_reports_every_step_and_validation(self, tmp_path: Path) -> None:
-        reports: list[run.Report] = []
+        reports: list[Report[Stepped, Validated]] = []
         pretrain(config(), small_corpus(), tmp_path, report=reports.append)
         assert [r.event.step for r in reports if isinstance(r.event, Stepped)] == list(range(1, 25))
-        assert reports[-1].positions == 24 * 4 * 6
-        assert all(math.isfinite(r.loss) for r in reports)
+        assert reports[-1].units == 24 * 4 * 6
+        assert all(r.mean is not None and math.isfinite(r.mean.loss) for r in reports)
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     @pytest.mark.parametrize("step", [5, 8])  # one of them is validated
     def test_a_run_that_is_told_to_stop_saves_its_step_first(self, tmp_path: Path, number: int, step: int) -> None:
-        def tell(report: run.Report) -> None:
+        def tell(report: Report[Stepped, Validated]) -> None:
             if report.event.step == step and isinstance(report.event, Stepped):
                 signal.raise_signal(number)
 
@@ -356,12 +357,12 @@ class TestRun:
             assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
     def test_a_second_run_in_the_folder_is_kept_out(self, tmp_path: Path) -> None:
-        def start_another(report: run.Report) -> None:
+        def start_another(report: Report[Stepped, Validated]) -> None:
             with pytest.raises(ElmoError, match="another run is going on"):
                 pretrain(config(), small_corpus(), tmp_path, resume=True)
             seen.append(report)
 
-        seen: list[run.Report] = []
+        seen: list[Report[Stepped, Validated]] = []
         pretrain(config(train__steps=1), small_corpus(), tmp_path, report=start_another)
         assert seen
 
@@ -402,9 +403,9 @@ class TestHeadInTheNativeFormat:
         words = elmo.Vocabulary(["<S>", "</S>", "<UNK>", "the"])
         bilm = elmo.load(model_folder).bilm
         dim = bilm.config.lstm.projection_dim
-        elmo.save(elmo.Model.of(bilm, head=SoftmaxHead(4, dim), vocab=words), tmp_path / "model")
-        assert elmo.load(tmp_path / "model").head is not None
-        path = tmp_path / "model" / "config.json"
+        elmo.save(elmo.Model.of(bilm, head=SoftmaxHead(4, dim), vocab=words), tmp_path / "with_head")
+        assert elmo.load(tmp_path / "with_head").head is not None
+        path = tmp_path / "with_head" / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"head": head}))
         with pytest.raises(ElmoError, match=r"head"):
-            elmo.load(tmp_path / "model")
+            elmo.load(tmp_path / "with_head")

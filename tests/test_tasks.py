@@ -209,7 +209,7 @@ class TestCommand:
 
     def test_tags_as_a_table_and_for_programs(self, folder: Path, files: dict[str, str]) -> None:
         file = files["conllu"]
-        command = ["task", "pos", "--train", file, "--dev", file, "--test", file, "--model", folder, "--epochs", "2"]
+        command = ["task", "probe", "--train", file, "--dev", file, "--test", file, "--model", folder, "--epochs", "2"]
         result = run_elmo(*command, "--layers", "0,2", "-q")
         assert result.returncode == 0, result.stderr
         assert result.stderr == b""
@@ -250,7 +250,7 @@ class TestCommand:
         self, folder: Path, files: dict[str, str], more: list[str], message: str
     ) -> None:
         file = files["conllu"]
-        command = ["task", "pos", "--train", file, "--dev", file, "--test", file, "--model", folder, *more]
+        command = ["task", "probe", "--train", file, "--dev", file, "--test", file, "--model", folder, *more]
         result = run_elmo(*command, "-q")
         assert result.returncode == 2
         assert message in result.stderr.decode()

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from elmo.lm.corpus import Corpus
 from elmo.lm.distributed import Ranks
+from elmo.lm.loop import train
 from elmo.lm.settings import TrainConfig
-from elmo.lm.train import Stepped, Training, train
+from elmo.lm.train import Stepped, Training
 
 sets = [f"train.steps={int(sys.argv[3]) + 1}", "train.validate_every=1000000000", *sys.argv[4:]]
 training = Training(TrainConfig.read(Path(sys.argv[1]), sets), Corpus.open(Path(sys.argv[2])), Ranks())

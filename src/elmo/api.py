@@ -23,6 +23,9 @@ from elmo.formats.native import Dtype
 from elmo.lm.scores import Perplexity, ScoreOptions, Scorer, Scores, Substitute, head_of, perplexity, without_boundaries
 from elmo.model import BiLM, State
 
+EMBEDDED = "default"
+"""The embedded model's name, where a command wants one."""
+
 Device = str | torch.device | None
 
 _EMBEDDERS_KEPT = 4
@@ -220,11 +223,11 @@ def load(
 
     Args:
         path: a native folder; a folder with `options.json` and one HDF5 file; an HDF5 file; the embedded model if not
-            given.
+            given, or if it is "default" and nothing has that name.
         options: the `options.json` of an HDF5 file, where it is not beside it.
         vocab: the vocabulary of a model that reads words, where it is not beside it.
     """
-    if path is None:
+    if path is None or (str(path) == EMBEDDED and not Path(path).exists()):
         if options is not None or vocab is not None:
             raise ElmoError("options and vocab belong to a model: give its path")
         with resources.as_file(resources.files("elmo") / "models" / "default") as folder:

@@ -39,6 +39,7 @@ from elmo.options import (
     WorkersOption,
 )
 from elmo.tasks.command import app as task_app
+from elmo.tasks.train_command import predict
 
 if TYPE_CHECKING:
     from elmo.api import Model
@@ -47,10 +48,13 @@ if TYPE_CHECKING:
     from elmo.jobs import Progress
     from elmo.lines import LineReader
     from elmo.lm.corpus import Corpus
+    from elmo.lm.loop import Report as LoopReport
     from elmo.lm.parts import Progress as CorpusProgress
     from elmo.lm.prepare import Report
-    from elmo.lm.run import Report as Trained
     from elmo.lm.scores import Perplexity, Scores
+    from elmo.lm.train import Stepped, Validated
+
+    Trained = LoopReport[Stepped, Validated]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -60,6 +64,7 @@ app = typer.Typer(
 )
 app.add_typer(task_app, name="task")
 app.command()(neighbours)
+app.command()(predict)
 
 
 def _print_version(wanted: bool) -> None:
@@ -247,7 +252,9 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="Model folder or .hdf5 file; default is the embedded one.")
+    ],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
     format: Annotated[str, typer.Option(help="native or bilm-tf.")] = "native",
     dtype: Annotated[
@@ -403,7 +410,7 @@ def pretrain(
     """Train a biLM on prepared text; under torchrun, on several devices and machines."""
     from elmo.lm.corpus import Corpus
     from elmo.lm.distributed import ranks
-    from elmo.lm.run import LAST, MODEL
+    from elmo.lm.folder import LAST, MODEL
     from elmo.lm.run import pretrain as run
     from elmo.lm.settings import TrainConfig
 
@@ -525,7 +532,9 @@ def substitutes(
 
 @app.command()
 def finetune(
-    model: Annotated[str, typer.Argument(metavar="M", help="Model folder or .hdf5 file, with its head or without.")],
+    model: Annotated[
+        str, typer.Argument(metavar="M", help="Model, with its head or without; default is the embedded.")
+    ],
     texts: Annotated[
         list[str], typer.Argument(metavar="TEXT...", help="Text as elmo prepare takes it, or a folder that it made.")
     ],
@@ -754,17 +763,17 @@ def _training_bar(quiet: bool, begin: Callable[[], None] = lambda: None) -> Iter
             if not bars:  # only now is it known how many steps there are
                 begin()
                 bars.append(stack.enter_context(ProgressBar("training", total=done.steps, quiet=quiet)))
-            bars[0].update(done.event.step, done.positions, _training_note(done))
+            bars[0].update(done.event.step, done.units, _training_note(done))
 
         yield report
 
 
 def _training_note(done: Trained) -> str:
     note = f"step {done.event.step:,} of {done.steps:,}"
-    if done.event.step:
+    if done.mean is not None:
         # exp of a sampled loss is no perplexity, and is not to be taken for one.
-        shown = "sampled" if done.sampled else f"perplexity {math.exp(min(done.loss, 99)):.1f}"
-        note += f", loss {done.loss:.3f} ({shown})"
+        shown = "sampled" if done.mean.sampled else f"perplexity {math.exp(min(done.mean.loss, 99)):.1f}"
+        note += f", loss {done.mean.loss:.3f} ({shown})"
     return note + (f", held out: perplexity {done.validated.perplexity:.1f}" if done.validated else "")
 
 

@@ -22,7 +22,9 @@ MaxWordsOption = Annotated[int, typer.Option(help="Size of the vocabulary, the t
 FieldOption = Annotated[str, typer.Option(help="Where the text is: field of .jsonl, column of .parquet.")]
 WorkersOption = Annotated[int | None, typer.Option(help="Processes; all cores if not given.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-HeadArgument = Annotated[str, typer.Argument(metavar="M", help="Model with its language model head.")]
+HeadArgument = Annotated[
+    str, typer.Argument(metavar="M", help="Model with its language model head; default is the embedded one.")
+]
 TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help="Text, one sentence a line; - is standard input.")]
 RowsOption = Annotated[
     int, typer.Option(help="With --state carry: read so many sentences side by side, each as far behind the next.")

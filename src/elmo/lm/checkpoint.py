@@ -1,17 +1,18 @@
 """Checkpoints: one file, whole or not there, with everything a run needs to go on to the same bits.
 
-A checkpoint is a safetensors file: the weights (`lm.`), what the optimizer remembers (`optimizer.`), the LSTM state of
-all rows (`state.`), and, as JSON in its header, the step, the settings, the corpus's digest and how long
-`metrics.jsonl` was. What is random and where the text stands follow from seed and step. It is written beside its place,
-forced to the disk, then renamed: at any moment the last whole one is there, whatever the process or the disk does.
+A checkpoint is a safetensors file: a training's tensors (of the biLM: the weights, `lm.`, what the optimizer remembers,
+`optimizer.`, and the LSTM state of all rows, `state.`) and, as JSON in its header, how the run stands (`Progress`), its
+settings and what else tells it from others. What is random and where the data stands follow from seed and step. It is
+written beside its place, forced to the disk, then renamed: at any moment the last whole one is there, whatever the
+process or the disk does.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,6 @@ from torch import Tensor
 from elmo.errors import ElmoError
 from elmo.files import new_file
 from elmo.formats.bundle import check_shape
-from elmo.lm.settings import LoopSettings
-from elmo.lm.train import Training
-from elmo.model import State
 
 _KIND = "elmo checkpoint 1"
 
@@ -44,26 +42,12 @@ class Progress:
     metrics_bytes: int = 0
     """Length of `metrics.jsonl`: what was written behind it is done again."""
     sums: tuple[float, ...] = ()
-    """Steps since the last line of it, and the sums of their losses of both directions and of their norms."""
+    """Steps since the last line of it, and the sums of their numbers (of the biLM: both losses and the norm)."""
 
-
-def write_checkpoint(path: Path, training: Training, progress: Progress) -> None:
-    """Write a run as it stands; all ranks call it, the first one writes."""
-    state = training.ranks.gather_state(training.state)
-    if not training.ranks.first:
-        return
-    tensors = {f"lm.{name}": weight for name, weight in training.lm.state_dict().items()}
-    tensors |= {f"optimizer.{name}": tensor for name, tensor in training.optimizer.state.items()}
-    tensors |= {"state.m": state.m, "state.c": state.c}
-    about = {
-        "progress": asdict(progress),
-        "config": training.config.to_dict(),
-        "corpus": training.corpus.digest,
-        "vocabulary": len(training.corpus.vocab),
-    }
-    if training.start is not None:
-        about["start"] = training.start
-    write_tensors(path, tensors, about)
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Progress:
+        """Read what `dataclasses.asdict` and JSON have made of it."""
+        return cls(**{**values, "sums": tuple(values["sums"])})
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -82,25 +66,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         os.close(folder)
 
 
-def read_checkpoint(path: Path, training: Training) -> Progress:
-    """Bring a run to where a checkpoint was written; on as many or as few ranks as there are now."""
-    about, tensors = read_tensors(path)
-    _refuse_other_run(path, about, training)
-    expected = {f"lm.{name}": weight for name, weight in training.lm.state_dict().items()}
-    expected |= {f"optimizer.{name}": tensor for name, tensor in training.optimizer.state.items()}
-    for name, tensor in expected.items():
-        if name not in tensors:
-            raise ElmoError(f"{path} lacks {name}: it is of another architecture than the config")
-        check_shape(name, tuple(tensors[name].shape), tuple(tensor.shape), path)
-        tensor.copy_(tensors[name])
-    first, last = training.ranks.rows(training.config.data.rows)
-    training.state = State(*(tensors[f"state.{part}"][:, :, first:last] for part in "mc")).to(training.state.m)
-    values = about["progress"]
-    progress = Progress(**values | {"sums": tuple(values["sums"])})
-    training.step = progress.step
-    return progress
-
-
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The facts and the tensors of a checkpoint."""
     try:
@@ -115,22 +80,27 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ElmoError(f"cannot read {path}: {error}") from error
 
 
-def _refuse_other_run(path: Path, about: Mapping[str, Any], training: Training) -> None:
-    """Refuse a checkpoint with other settings; how long and how often are free, since they change no step's result."""
-    free = {"corpus", *(f"train.{f.name}" for f in fields(LoopSettings))}
-    free -= {"train.head_steps", "train.dropout", "train.accumulate", "train.precision"}
-    stored, given = (dict(_flat(config)) for config in (about["config"], training.config.to_dict()))
-    for key in sorted({*stored, *given} - free):
-        if stored.get(key) != given.get(key):
+def fill_tensors(mine: Mapping[str, Tensor], stored: Mapping[str, Tensor], path: Path) -> None:
+    """Copy the tensors of a file into those of the same names and shapes, which must all be there."""
+    for name, tensor in mine.items():
+        if name not in stored:
+            raise ElmoError(f"{path} lacks {name}: it is of another architecture than the config")
+        check_shape(name, tuple(stored[name].shape), tuple(tensor.shape), path)
+        tensor.copy_(stored[name])
+
+
+def refuse_other_settings(
+    stored: Mapping[str, Any], given: Mapping[str, Any], *, free: Collection[str], path: Path
+) -> None:
+    """Refuse a checkpoint with other settings than a run's; the keys of `free`, such as `train.steps`, may differ."""
+    then, now = (dict(_flat(settings)) for settings in (stored, given))
+    for key in sorted({*then, *now} - {*free}):
+        if then.get(key) != now.get(key):
             what = "another architecture: " if key.startswith("model.") else ""
             raise ElmoError(
-                f"{path} is of {what}a run with {key} = {stored.get(key)!r}, the config says {given.get(key)!r}: give "
+                f"{path} is of {what}a run with {key} = {then.get(key)!r}, the config says {now.get(key)!r}: give "
                 "the same settings, or another folder for a new run"
             )
-    if about.get("start") != training.start:
-        raise ElmoError(f"{path} is of a run that started from another model: give the same, or another folder")
-    if about["corpus"] != training.corpus.digest:
-        raise ElmoError(f"{path} is of a run on another corpus than {training.config.corpus}")
 
 
 def _flat(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:

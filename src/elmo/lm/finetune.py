@@ -4,8 +4,8 @@
     elmo finetune M TEXT... -o OUT --keep-vocab  # the vocabulary stays the model's
     elmo finetune M TEXT... -o OUT --resume      # go on where a run was cut
 
-While this lasts everything lies in `OUT.finetune`: the prepared text and the run (see `run.py`). OUT, a native folder,
-appears when all of it is there. It holds the weights of the best validation, which may be those of the start.
+While this lasts everything lies in `OUT.finetune`: the prepared text and the run (see `folder.py`). OUT, a native
+folder, appears when all of it is there. It holds the weights of the best validation, which may be those of the start.
 
 Vocabulary. Rows and biases of words that the model's head knows are kept. What it knew as `<UNK>` is divided: a new
 word starts with the row of `<UNK>`, and its bias gives it the share of `<UNK>`'s probability that it has among such
@@ -36,13 +36,16 @@ from elmo.formats import check_target, write_model
 from elmo.formats.bundle import Bundle, empty_bilm, fill_bilm
 from elmo.lm.corpus import MANIFEST, Corpus, check_vocabulary
 from elmo.lm.distributed import Ranks
+from elmo.lm.folder import LAST
+from elmo.lm.loop import Report, read_best, run_training
 from elmo.lm.network import LanguageModel
 from elmo.lm.parts import Progress as Prepared
 from elmo.lm.prepare import PrepareConfig, prepare
-from elmo.lm.run import LAST, Report, read_best, read_validations, run_training
+from elmo.lm.run import read_validations
 from elmo.lm.settings import DataSettings, LoopSettings, OptimizerSettings, SoftmaxSettings, TrainConfig
 from elmo.lm.softmax import AdaptiveHead, Head, SoftmaxHead
-from elmo.lm.train import Training, Validated, new_head
+from elmo.lm.start import new_head
+from elmo.lm.train import Stepped, Training, Validated
 from elmo.model import BiLM
 from elmo.vocab import Vocabulary
 
@@ -97,7 +100,7 @@ def finetune(
     resume: bool = False,
     overwrite: bool = False,
     preparing: Callable[[str, Prepared, int], None] = lambda *_: None,
-    report: Callable[[Report], None] = lambda _: None,
+    report: Callable[[Report[Stepped, Validated]], None] = lambda _: None,
 ) -> Finetuned:
     """Train a model further on the text of a domain and write the best of it, with its head, as a native folder.
 

@@ -1,4 +1,4 @@
-"""Pretraining the biLM (SEMANTICS section 5): one loop, which yields what happened.
+"""Pretraining the biLM (SEMANTICS section 5): what the loop (`loop.py`) takes its steps with.
 
 How to start it:
 
@@ -16,7 +16,7 @@ Slurm, Kubernetes and what the published model costs.
 
 A step draws everything random (samples, dropout) from seed and step, and its text from the number of its window. So
 weights, optimizer, LSTM state and the number of the step are all there is to a run: see `checkpoint.py`. Saving,
-printing and stopping live in the caller (`run.py`).
+printing and stopping live in `loop.py`.
 
 There are two ways to take a step. `Training.advance` asks the device as it goes and waits for it: on a CPU, between
 several devices, in parts, for the adaptive softmax. On one GPU with Triton the reader's thread plans a step
@@ -25,13 +25,13 @@ several devices, in parts, for the adaptive softmax. On one GPU with Triton the 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -40,30 +40,28 @@ from torch import Tensor
 from elmo.engine.available import has_triton
 from elmo.errors import ElmoError
 from elmo.lm.batches import Corpus, Ints, TrainStream, Windows, validation_windows
+from elmo.lm.checkpoint import fill_tensors, refuse_other_settings
 from elmo.lm.distributed import Ranks
 from elmo.lm.graphs import Late, Stepper
+from elmo.lm.loop import StepEvent, Trainable, ValidEvent
 from elmo.lm.network import Dropout, LanguageModel, Sampling, Window
 from elmo.lm.optimizers import Gradient, Optimizer, clip
 from elmo.lm.plans import Plan, Planner
-from elmo.lm.settings import TrainConfig
-from elmo.lm.softmax import (
-    AdaptiveHead,
-    Head,
-    Rows,
-    Samples,
-    SoftmaxHead,
-    log_uniform_samples,
-    take_rows,
-)
-from elmo.model import BiLM, State
+from elmo.lm.settings import LoopSettings, TrainConfig
+from elmo.lm.softmax import Rows, Samples, SoftmaxHead, log_uniform_samples, take_rows
+from elmo.lm.start import check_fits, fingerprint, new_language_model
+from elmo.model import State
+
+# How long and how often change no step's result, so a run may go on with others.
+_FREE = {"corpus", *(f"train.{one.name}" for one in fields(LoopSettings))} - {
+    f"train.{name}" for name in ("head_steps", "dropout", "accumulate", "precision")
+}
 
 
 @dataclass(frozen=True)
-class Stepped:
+class Stepped(StepEvent):
     """A step was taken."""
 
-    step: int
-    """Steps taken so far."""
     forward: float
     """Mean cross-entropy of the forward direction, by the softmax of training."""
     backward: float
@@ -72,14 +70,40 @@ class Stepped:
     """Norm of the gradient before clipping."""
     rate: float
     """Learning rate."""
+    sampled: bool
+    """Whether the losses are the sampled softmax's, the `exp` of which is no perplexity."""
+
+    @property
+    def loss(self) -> float:
+        """Mean of the two directions."""
+        return 0.5 * (self.forward + self.backward)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """What is averaged between two lines of the metrics."""
+        return self.forward, self.backward, self.norm
+
+    def averaged(self, means: tuple[float, ...]) -> Self:
+        """This event with means in the place of its numbers."""
+        forward, backward, norm = means
+        return replace(self, forward=forward, backward=backward, norm=norm)
+
+    def line(self) -> dict[str, Any]:
+        """A line of the metrics."""
+        return {
+            "step": self.step,
+            "loss": self.loss,
+            "forward": self.forward,
+            "backward": self.backward,
+            "norm": self.norm,
+            "rate": self.rate,
+        }
 
 
 @dataclass(frozen=True)
-class Validated:
+class Validated(ValidEvent):
     """The held-out split was read, with the full softmax and the state carried."""
 
-    step: int
-    """Steps taken so far."""
     forward: float
     """Mean cross-entropy of the forward direction."""
     backward: float
@@ -97,11 +121,26 @@ class Validated:
         """`exp` of the mean of the two directions' losses, as published figures have it."""
         return math.exp(self.loss)
 
+    def line(self) -> dict[str, Any]:
+        """A line of the metrics; `of_line` reads it."""
+        return {
+            "step": self.step,
+            "valid_loss": self.loss,
+            "valid_forward": self.forward,
+            "valid_backward": self.backward,
+            "valid_perplexity": self.perplexity,
+            "valid_perplexity_forward": math.exp(self.forward),
+            "valid_perplexity_backward": math.exp(self.backward),
+            "valid_positions": self.positions,
+        }
 
-Event = Stepped | Validated
+    @classmethod
+    def of_line(cls, line: Mapping[str, Any]) -> Self:
+        """The validation that a line of the metrics tells of."""
+        return cls(line["step"], line["valid_forward"], line["valid_backward"], line["valid_positions"])
 
 
-class Training:
+class Training(Trainable[list[Window] | Plan, Stepped, Validated]):
     """A run: the model, what the optimizer remembers, the rows' state and how many steps were taken."""
 
     def __init__(self, config: TrainConfig, corpus: Corpus, ranks: Ranks, lm: LanguageModel | None = None) -> None:
@@ -114,12 +153,11 @@ class Training:
             )
         if ranks.device.type == "cuda" and ranks.device.index is not None:
             torch.cuda.set_device(ranks.device)  # Triton launches on the current one
-        self.config, self.corpus, self.ranks = config, corpus, ranks
-        _check_fits(config, corpus)
-        self.start = None if lm is None else _fingerprint(lm)
+        self.config, self.corpus, self.ranks, self.loop = config, corpus, ranks, config.train
+        check_fits(config, corpus)
+        self.start = None if lm is None else fingerprint(lm)
         """What tells the model that the run starts from, if not from the seed's start values."""
         self.lm = (lm or new_language_model(config, corpus)).to(ranks.device)
-        self.step = 0
         self.state = self.lm.bilm.zero_state(last - first)
         self.windows = Windows(corpus, characters=config.model.char_cnn is not None, device=ranks.device)
         self.steps = config.train.steps or config.train.epochs * self.stream().windows_an_epoch
@@ -128,11 +166,9 @@ class Training:
         exact = config.softmax.kind != "adaptive"
         self.planned = ranks.device.type == "cuda" and alone and exact and has_triton(ranks.device)
         """Whether steps are planned on the host and launched whole (`graphs.py`)."""
-        self.stopping = False
-        """Whether the run is to end, for now, with the step under way."""
 
     @property
-    def positions_a_step(self) -> int:
+    def units_a_step(self) -> int:
         """Predictions of each direction in a step of all ranks: the tokens that speeds are given in."""
         return self.config.data.rows * self.config.data.unroll_steps
 
@@ -149,6 +185,26 @@ class Training:
             seed=self.config.seed,
             position=self.step,
         )
+
+    def reads(self) -> Iterator[list[Window] | Plan]:
+        """The windows of the steps from here on, each as its parts or as a plan."""
+        stream = self.stream()
+        for number in itertools.count(self.step + 1):
+            streams = next(stream)
+            yield self.planner(streams, number) if self.planned else self.parts(streams)
+
+    def takes(self, reads: Iterator[list[Window] | Plan]) -> Iterator[Stepped]:
+        """Take a step with each window."""
+        late: list[Late] = []
+        for ready in reads:
+            if isinstance(ready, Plan):
+                late.append(self.launch(ready))
+                # A step is told of when the next is under way, so that the device never waits for the host; unless
+                # something is about to be done with what it has left behind.
+                while len(late) > (0 if self.settles_now else 1):
+                    yield self.finish(late.pop(0))
+            else:
+                yield self.advance(ready)
 
     def parts(self, streams_4BT: Ints) -> list[Window]:
         """A window as the parts that it is computed in."""
@@ -217,17 +273,8 @@ class Training:
                 f"the gradient {size:g}); the weights were left as they were. A lower optimizer.rate or "
                 "optimizer.clip, or a warm-up, may help"
             )
-        return Stepped(number, forward, backward, size, self.optimizer.rate(number))
-
-    @property
-    def validates_now(self) -> bool:
-        """Whether a validation follows the step that was taken last."""
-        return self.step % self.config.train.validate_every == 0 or self.step == self.steps
-
-    @property
-    def settles_now(self) -> bool:
-        """Whether the step that was taken last must be over before the next: it is validated or saved."""
-        return self.stopping or self.validates_now or self.step % self.config.train.checkpoint_every == 0
+        sampled = self.config.softmax.kind == "sampled"
+        return Stepped(number, forward, backward, size, self.optimizer.rate(number), sampled)
 
     @torch.no_grad()
     def validate(self) -> Validated:
@@ -250,6 +297,38 @@ class Training:
             sums[2] += int(counted.sum())
         forward, backward, positions = self.ranks.sum(sums).tolist()
         return Validated(self.step, forward / positions, backward / positions, int(positions))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Those of the biLM and its head."""
+        return {f"lm.{name}": weight for name, weight in self.lm.state_dict().items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights, what the optimizer remembers, and the LSTM state of all ranks' rows."""
+        state = self.ranks.gather_state(self.state)
+        return self._learned() | {"state.m": state.m, "state.c": state.c}
+
+    def _learned(self) -> dict[str, Tensor]:
+        return self.weights() | {f"optimizer.{name}": tensor for name, tensor in self.optimizer.state.items()}
+
+    def settings(self) -> dict[str, Any]:
+        """The config."""
+        return self.config.to_dict()
+
+    def facts(self) -> dict[str, Any]:
+        """Which corpus it is, and which model the run started from."""
+        facts = {"corpus": self.corpus.digest, "vocabulary": len(self.corpus.vocab)}
+        return facts if self.start is None else facts | {"start": self.start}
+
+    def restore(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> None:
+        """Take over the tensors of a checkpoint, of the state this rank's rows; refuse those of another run."""
+        refuse_other_settings(about["config"], self.settings(), free=_FREE, path=path)
+        if about.get("start") != self.start:
+            raise ElmoError(f"{path} is of a run that started from another model: give the same, or another folder")
+        if about["corpus"] != self.corpus.digest:
+            raise ElmoError(f"{path} is of a run on another corpus than {self.config.corpus}")
+        fill_tensors(self._learned(), tensors, path)
+        first, last = self.ranks.rows(self.config.data.rows)
+        self.state = State(*(tensors[f"state.{part}"][:, :, first:last] for part in "mc")).to(self.state.m)
 
     @property
     def _bf16(self) -> bool:
@@ -308,83 +387,8 @@ class Training:
         return found + [Gradient(name, table, grad, rows.ids) for name, table, grad in tables if grad is not None]
 
 
-def _check_fits(config: TrainConfig, corpus: Corpus) -> None:
-    n_words = len(corpus.vocab)
-    if config.model.n_words is not None and config.model.n_words != n_words:
-        raise ElmoError(
-            f"model.n_tokens_vocab is {config.model.n_words:,}, the corpus has a vocabulary of {n_words:,} words"
-        )
-    cnn = config.model.char_cnn
-    width = int(corpus.characters().shape[1])
-    if cnn is not None and cnn.max_characters_per_token != width:
-        raise ElmoError(
-            f"model.char_cnn.max_characters_per_token is {cnn.max_characters_per_token}, the corpus was prepared "
-            f"with {width}"
-        )
-
-
-def _fingerprint(lm: LanguageModel) -> str:
-    digest = hashlib.sha256()
-    for weight in lm.state_dict().values():
-        digest.update(weight.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
-
-
-def new_language_model(config: TrainConfig, corpus: Corpus) -> LanguageModel:
-    """A model with the start values of the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        bilm = BiLM(config.model)
-        return LanguageModel(bilm, _new_head(config, corpus))
-
-
-def new_head(config: TrainConfig, corpus: Corpus) -> Head:
-    """A head over the corpus's vocabulary with the start values of the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        return _new_head(config, corpus)
-
-
-def _new_head(config: TrainConfig, corpus: Corpus) -> Head:
-    n_words, dim = len(corpus.vocab), config.model.lstm.projection_dim
-    if config.softmax.kind == "adaptive":
-        return AdaptiveHead(n_words, dim, config.softmax.cutoffs)
-    head = SoftmaxHead(n_words, dim)
-    if config.softmax.start == "unigram":
-        counts = torch.from_numpy(np.asarray(corpus.counts(), dtype=np.float64)) + 1
-        head.bias.data.copy_(torch.log(counts / counts.sum()))
-    return head
-
-
 def has_bf16(device: torch.device) -> bool:
     """Whether a device computes in bfloat16 faster than in float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu" and bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
-
-
-def train(training: Training) -> Iterator[Event]:
-    """Take steps until the last one; validate every so often and at the end."""
-    stream, numbers = training.stream(), itertools.count(training.step + 1)
-
-    def read() -> list[Window] | Plan:
-        number, streams = next(numbers), next(stream)
-        return training.planner(streams, number) if training.planned else training.parts(streams)
-
-    late: list[Late] = []
-    # One thread reads the next window while this one is computed: its order is the stream's, whatever the timing.
-    with ThreadPoolExecutor(1) as reader:
-        upcoming = reader.submit(read)
-        while training.step < training.steps:
-            ready = upcoming.result()
-            upcoming = reader.submit(read)
-            if isinstance(ready, Plan):
-                late.append(training.launch(ready))
-                # A step is told of when the next is under way, so that the device never waits for the host; unless
-                # something is about to be done with what it has left behind.
-                while len(late) > (0 if training.settles_now else 1):
-                    yield training.finish(late.pop(0))
-            else:
-                yield training.advance(ready)
-            if training.validates_now:
-                yield training.validate()

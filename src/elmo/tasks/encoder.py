@@ -4,8 +4,8 @@
 of layers stands beside it at the model's input, at its output (beside what the model's own recurrent layers made), or
 at both, a mix of its own in each place.
 
-Shapes: B sentences, T tokens, L layers, D width of a layer, C characters of a word, N different words of a batch, I width
-of the input.
+Shapes: B sentences, T tokens, L layers, D width of a layer, C characters of a word, N different words of a batch, I
+width of the input.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ class TokenEncoder(nn.Module):
         *,
         elmo: tuple[int, int] | None = None,
         bilm: BiLM | None = None,
+        word_dim: int | None = None,
     ) -> None:
         """Set it up.
 
@@ -137,13 +138,14 @@ class TokenEncoder(nn.Module):
             words: static vectors, which are not trained; or only words, whose vectors are.
             elmo: number and width of the layers that are mixed, where ELMo goes in.
             bilm: the biLM, if it is trained with the model.
+            word_dim: width of a table of words alone; that of the settings if not given.
         """
         super().__init__()
         self.settings = settings
         self.words = words.words if isinstance(words, WordVectors) else tuple(words)
         self._rows: Mapping[str, int] = {word: row for row, word in enumerate(self.words, start=_UNKNOWN + 1)}
         self.bilm = bilm
-        dim = words.dim if isinstance(words, WordVectors) else settings.word_dim
+        dim = words.dim if isinstance(words, WordVectors) else word_dim or settings.word_dim
         table = nn.Embedding(len(self.words) + 2, dim, padding_idx=_NONE)
         if isinstance(words, WordVectors):
             scale = float(words.vectors.std()) if len(words.words) else 1.0

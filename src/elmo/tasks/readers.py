@@ -59,9 +59,9 @@ def read_conllu(path: str, column: TagColumn = "upos") -> list[TaggedSentence]:
 def read_columns(path: str) -> list[TaggedSentence]:
     """Sentences of a file with a token a line, its entity tag in the last column; a blank line ends a sentence.
 
-    Columns have tabs or else spaces between them; in front there may be the token's number, as Universal NER has it, and
-    comments may stand in lines of their own, beginning with `# `. The token is the first column. Tags are `O`, `B-KIND` and
-    `I-KIND`; where an entity begins with `I-`, as in CoNLL 2003, it is made a `B-`.
+    Columns have tabs or else spaces between them. The token is the first; its number may stand in front of it, as in
+    Universal NER, and comments, beginning with `# `, before a sentence. Tags are `O`, `B-KIND` and `I-KIND`; where an
+    entity begins with `I-`, as in CoNLL 2003, it is made a `B-`.
     """
     sentences: list[TaggedSentence] = []
     rows: list[tuple[str, str]] = []

@@ -170,6 +170,6 @@ def allowed_bio(labels: Sequence[str]) -> Tensor:
     """Which tag may follow which, and in the last row which may come first: `(K + 1, K)` bool."""
     before = [*labels, "O"]
     rows = [
-        [not to.startswith("I-") or one[:2] in ("B-", "I-") and one[2:] == to[2:] for to in labels] for one in before
+        [not to.startswith("I-") or (one[:2] in ("B-", "I-") and one[2:] == to[2:]) for to in labels] for one in before
     ]
     return torch.tensor(rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -74,11 +75,21 @@ class FrozenLayers:
         different = list(dict.fromkeys(map(tuple, sentences)))
         starts = np.cumsum([0, *map(len, different)])
         self._starts = dict(zip(different, starts.tolist(), strict=False))
-        self.shape = (len(embedder.layers), embedder.config.dim)
-        """L and D."""
-        self._store_NLD = _room((int(starts[-1]), *self.shape))
+        self._layers = list(range(len(embedder.layers)))
+        self._store_NLD = _room((int(starts[-1]), len(embedder.layers), embedder.config.dim))
         for place, vectors_LTD in embed_in_text_order(embedder, different, report):
             self._store_NLD[starts[place] : starts[place + 1]] = vectors_LTD.swapaxes(0, 1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """L and D."""
+        return len(self._layers), self._store_NLD.shape[2]
+
+    def only(self, layers: Sequence[int]) -> FrozenLayers:
+        """The same with some of its layers; nothing is computed or copied."""
+        chosen = copy(self)
+        chosen._layers = [self._layers[layer] for layer in layers]
+        return chosen
 
     def __call__(self, sentences: Sequence[Sequence[str]]) -> Tensor:
         """The layers of sentences that it was made with: `(B, T, L, D)` float16, zero where there is no token."""
@@ -86,7 +97,10 @@ class FrozenLayers:
         out_BTLD = np.zeros((len(sentences), longest, *self.shape), np.float16)
         for row, tokens in enumerate(sentences):
             start = self._starts[tuple(tokens)]
-            out_BTLD[row, : len(tokens)] = self._store_NLD[start : start + len(tokens)]
+            found_TLD = self._store_NLD[start : start + len(tokens)]
+            out_BTLD[row, : len(tokens)] = (
+                found_TLD if len(self._layers) == found_TLD.shape[1] else found_TLD[:, self._layers]
+            )
         return torch.from_numpy(out_BTLD)
 
 

@@ -6,9 +6,7 @@ fastText (text, `.gz`, `.xz`) do as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
@@ -23,11 +21,12 @@ from elmo.tasks.files import lines, wrong
 EMBEDDED = "default"
 """The name of the package's own vectors."""
 _MOST_DIMENSIONS = 4096
+_MOST_WORDS = 200_000
 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Words and a vector for each. A word that is not there may be there in lower case."""
+    """Words and a vector for each."""
 
     words: tuple[str, ...]
     vectors: NDArray[np.float32]
@@ -38,37 +37,19 @@ class WordVectors:
         """D."""
         return int(self.vectors.shape[1])
 
-    @cached_property
-    def _places(self) -> Mapping[str, int]:
-        return {word: place for place, word in enumerate(self.words)}
-
-    def place(self, word: str) -> int | None:
-        """The row of a word, as it stands or in lower case."""
-        found = self._places.get(word)
-        return self._places.get(word.lower()) if found is None else found
-
-    def of(self, words: Collection[str]) -> WordVectors:
-        """The rows that some words need, and no others."""
-        wanted = sorted({place for word in words if (place := self.place(word)) is not None})
-        return WordVectors(tuple(self.words[place] for place in wanted), self.vectors[wanted])
-
     @classmethod
-    def read(cls, path: str, words: Collection[str] | None = None) -> WordVectors:
+    def read(cls, path: str) -> WordVectors:
         """Read vectors.
 
         Args:
             path: "default" for the package's own; a folder such as `scripts/static_vectors.py` makes; a text file with
-                a word and its numbers a line, maybe behind a line with the two sizes.
-            words: those that are needed, which a large file's other words need no memory for; all if not given.
+                a word and its numbers a line, maybe behind a line with the two sizes, the most frequent words first:
+                200,000 of them are taken.
         """
         if path == EMBEDDED and not Path(path).exists():
             with resources.as_file(resources.files("elmo") / "models" / "static") as folder:
-                found = _read_folder(folder)
-        elif Path(path).is_dir():
-            found = _read_folder(Path(path))
-        else:
-            found = _read_text(path, None if words is None else {*words, *(word.lower() for word in words)})
-        return found if words is None else found.of(words)
+                return _read_folder(folder)
+        return _read_folder(Path(path)) if Path(path).is_dir() else _read_text(path)
 
 
 def _read_folder(folder: Path) -> WordVectors:
@@ -85,7 +66,7 @@ def _read_folder(folder: Path) -> WordVectors:
     return WordVectors(words, vectors.astype(np.float32) * scale[:, None])
 
 
-def _read_text(path: str, wanted: Collection[str] | None) -> WordVectors:
+def _read_text(path: str) -> WordVectors:
     words: list[str] = []
     rows: list[NDArray[np.float32]] = []
     dim = None
@@ -99,8 +80,6 @@ def _read_text(path: str, wanted: Collection[str] | None) -> WordVectors:
             dim = len(values)
         if len(values) != dim or dim > _MOST_DIMENSIONS:
             raise wrong(path, number, f"a word and {len(values)} numbers", f"{min(dim, _MOST_DIMENSIONS)} numbers")
-        if wanted is not None and word not in wanted:
-            continue
         try:
             row = np.array(values, np.float32)
         except ValueError:
@@ -109,6 +88,8 @@ def _read_text(path: str, wanted: Collection[str] | None) -> WordVectors:
             raise wrong(path, number, "something that is no number", "a word and its numbers")
         words.append(word)
         rows.append(row)
-    if dim is None:
+        if len(words) == _MOST_WORDS:
+            break
+    if not rows:
         raise ElmoError(f"{path} has no word vectors in it")
-    return WordVectors(tuple(words), np.stack(rows) if rows else np.zeros((0, dim), np.float32))
+    return WordVectors(tuple(words), np.stack(rows))
