@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from elmo.errors import ElmoError
+from elmo.tasks.coref import Coreference
 from elmo.tasks.tagging import Entities, PartsOfSpeech
 from elmo.tasks.task import Task
 
-TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (Entities(), PartsOfSpeech())}
+TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (Coreference(), Entities(), PartsOfSpeech())}
 
 
 def task_named(name: str) -> Task[Any, Any]:
