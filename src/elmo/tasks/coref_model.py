@@ -61,6 +61,8 @@ class CorefSettings:
     """Spans before a span with which it is compared."""
     sentences: int = 50
     """Of a document, in a training step; which of a longer one is drawn."""
+    mentions: float = 1.0
+    """Weight of a loss that says of each span whether it is a mention; Lee et al. have none, which is 0."""
     dropout: float = 0.2
     """Behind each layer."""
 
@@ -73,6 +75,8 @@ class CorefSettings:
             raise ElmoError(f"model.dropout is {self.dropout!r}: give a number from 0 to below 1")
         if not self.spans > 0:
             raise ElmoError(f"model.spans is {self.spans!r}: give a number above 0")
+        if not self.mentions >= 0:
+            raise ElmoError(f"model.mentions is {self.mentions!r}: give 0 or more")
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,14 @@ class _Tokens:
 
 @dataclass(frozen=True)
 class _Ranked:
-    """The kept spans of a document, in the order of the text."""
+    """The spans of a document, and those that are kept in the order of the text."""
 
+    stretch: slice
+    """Where the batch has its spans."""
+    mention: Tensor
+    """`(S,)`: a score for each of them."""
     spans: Tensor
-    """`(M,)`: which of the batch's spans."""
+    """`(M,)`: which of the batch's spans are kept."""
     scores: Tensor
     """`(M, 1 + K)`: of no antecedent, which is 0, and then of each, the nearest first."""
 
@@ -156,14 +164,19 @@ class CorefModel(TaskModel[Document, Clusters]):
         )
 
     def loss(self, batch: CorefBatch) -> Tensor:
-        """`-ln p` of the gold antecedents of a kept span, any of which will do: the mean over a document's spans."""
-        tokens = self._tokens(batch)
+        """`-ln p` of the gold antecedents of a kept span, any of which will do, and of mentions being such.
+
+        Both are sums over a document, divided by how many spans are kept.
+        """
         stretches = [_drawn(lengths, self.settings.sentences) for lengths in batch.documents]
         losses = []
-        for ranked in self._documents(batch, tokens, stretches):
+        for ranked in self._documents(batch, self._tokens(batch), stretches):
             found_MK = gold_antecedents(batch.clusters[ranked.spans], ranked.scores.shape[1] - 1)
             right_M = torch.logsumexp(ranked.scores.masked_fill(~found_MK, IMPOSSIBLE), dim=1)
-            losses.append((torch.logsumexp(ranked.scores, dim=1) - right_M).mean())
+            linked = (torch.logsumexp(ranked.scores, dim=1) - right_M).sum()
+            gold_S = (batch.clusters[ranked.stretch] > 0).float()
+            mentioned = F.binary_cross_entropy_with_logits(ranked.mention, gold_S, reduction="sum")
+            losses.append((linked + self.settings.mentions * mentioned) / len(right_M))
         return torch.stack(losses).mean()
 
     def answers(self, batch: CorefBatch, examples: Sequence[Document]) -> list[Clusters]:
@@ -203,15 +216,16 @@ class CorefModel(TaskModel[Document, Clusters]):
         self, batch: CorefBatch, tokens: _Tokens, start: int, lengths: Sequence[int], counts: Sequence[int]
     ) -> _Ranked:
         """Score and keep spans of sentences, the first of which is `start`, and compare them."""
-        spans = slice(start, start + sum(counts))
-        firsts, lasts = batch.firsts[spans], batch.lasts[spans]
+        stretch = slice(start, start + sum(counts))
+        firsts, lasts = batch.firsts[stretch], batch.lasts[stretch]
         parts = zip(torch.split(firsts, _SPANS), torch.split(lasts, _SPANS), strict=True)
         scores = torch.cat([self.mention(self._vectors(tokens, *part)).squeeze(1).float() for part in parts])
         n_kept = min(math.ceil(self.settings.spans * sum(lengths)), sum(counts), _MOST_KEPT)
         kept_M = keep_spans(scores.detach(), firsts, lasts, n_kept)
         vectors_MG = self._vectors(tokens, firsts[kept_M], lasts[kept_M])
         speakers_M = batch.speakers[firsts[kept_M]]
-        return _Ranked(start + kept_M, self._antecedents(vectors_MG, scores[kept_M], speakers_M))
+        ranked_MK = self._antecedents(vectors_MG, scores[kept_M], speakers_M)
+        return _Ranked(stretch, scores, start + kept_M, ranked_MK)
 
     def _vectors(self, tokens: _Tokens, firsts_S: Tensor, lasts_S: Tensor) -> Tensor:
         """`[first; last; head; width]` of spans, `(S, G)`; the head is a mean of inputs, by attention."""
