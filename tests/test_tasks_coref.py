@@ -395,7 +395,7 @@ class TestModel:
     )
     def test_sizes_that_no_model_can_have_are_refused(self, values: dict[str, int], message: str) -> None:
         with pytest.raises(ElmoError, match=message):
-            CorefSettings(**values)  # type: ignore[arg-type] # wrong on purpose
+            CorefSettings(**values)
 
 
 class TestTask:
