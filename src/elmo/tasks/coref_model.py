@@ -73,7 +73,7 @@ class CorefSettings:
                 raise ElmoError(f"model.{name} is {getattr(self, name)}: give a whole number from 1 on")
         if not 0 <= self.dropout < 1:
             raise ElmoError(f"model.dropout is {self.dropout!r}: give a number from 0 to below 1")
-        if not self.spans > 0:
+        if not 0 < self.spans < math.inf:
             raise ElmoError(f"model.spans is {self.spans!r}: give a number above 0")
         if not self.mentions >= 0:
             raise ElmoError(f"model.mentions is {self.mentions!r}: give 0 or more")
@@ -139,6 +139,8 @@ class CorefModel(TaskModel[Document, Clusters]):
         span_dim = 2 * token_dim + encoder.input_dim + n_features
         self.mention = nn.Sequential(nn.Linear(span_dim, settings.scorer), *_scorer(settings))
         self.distances = nn.Embedding(len(_DISTANCES) + 1, n_features)
+        kinds_K = torch.bucketize(torch.arange(1, settings.antecedents + 1), torch.tensor(_DISTANCES), right=True)
+        self.distance_kinds = nn.Buffer(kinds_K, persistent=False)
         self.speakers = nn.Embedding(3, n_features)
         self.this = nn.Linear(span_dim, settings.scorer)
         self.other = nn.Linear(span_dim, settings.scorer, bias=False)
@@ -245,7 +247,7 @@ class CorefModel(TaskModel[Document, Clusters]):
         other_MK = torch.arange(n_kept, device=vectors_MG.device)[:, None] - offsets_K
         mask_MK, other_MK = other_MK >= 0, other_MK.clamp(min=0)
         this_MP, other_MP = self.this(vectors_MG), self.other(vectors_MG)
-        far_KF = self.distances(torch.bucketize(offsets_K, offsets_K.new_tensor(_DISTANCES), right=True))
+        far_KF = self.distances(self.distance_kinds[:n_antecedents])
         near_MKF = self.speakers(_compared(speakers_M, other_MK))
         parts = []
         for row in range(0, n_kept, _PAIRED):
