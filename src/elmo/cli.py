@@ -38,6 +38,7 @@ from elmo.options import (
     VocabOption,
     WorkersOption,
 )
+from elmo.reproduce.command import reproduce
 from elmo.tasks.command import app as task_app
 from elmo.tasks.train_command import predict
 
@@ -65,6 +66,7 @@ app = typer.Typer(
 app.add_typer(task_app, name="task")
 app.command()(neighbours)
 app.command()(predict)
+app.command()(reproduce)
 
 
 def _print_version(wanted: bool) -> None:

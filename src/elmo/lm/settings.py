@@ -239,7 +239,7 @@ def build_settings(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
 def _checked(name: str, value: Any, hint: Any) -> Any:
     if hint is ModelConfig:
         return _model(name, value)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ElmoError(f"{name} is {value!r:.50}: a section is expected")
         return build_settings(hint, value, f"{name}.")

@@ -6,10 +6,14 @@ from typing import Any
 
 from elmo.errors import ElmoError
 from elmo.tasks.coref import Coreference
+from elmo.tasks.roles import SemanticRoles
+from elmo.tasks.sentiment import Sentiment
 from elmo.tasks.tagging import Entities, PartsOfSpeech
 from elmo.tasks.task import Task
 
-TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (Coreference(), Entities(), PartsOfSpeech())}
+TASKS: dict[str, Task[Any, Any]] = {
+    task.name: task for task in (Coreference(), Entities(), PartsOfSpeech(), SemanticRoles(), Sentiment())
+}
 
 
 def task_named(name: str) -> Task[Any, Any]:

@@ -31,6 +31,19 @@ class RowDropout(nn.Module):
         return x_BTI * F.dropout(x_BTI.new_ones(len(x_BTI), 1, x_BTI.shape[2]), self.share)
 
 
+def start_lstms(lstms: nn.Module) -> None:
+    """Give all LSTMs of a module orthogonal recurrent weights and open forget gates."""
+    for name, weight in lstms.named_parameters():
+        if "weight_hh" in name:
+            for gate in weight.data.chunk(4):
+                nn.init.orthogonal_(gate)
+        elif "bias_hh" in name:
+            nn.init.zeros_(weight)
+        elif "bias_ih" in name:
+            nn.init.zeros_(weight)
+            weight.data.chunk(4)[1].fill_(1.0)  # the forget gate's
+
+
 class BiLSTM(nn.Module):
     """Layers of LSTMs in both directions over rows of different lengths, dropout before each layer."""
 
@@ -43,14 +56,7 @@ class BiLSTM(nn.Module):
             nn.LSTM(inputs if layer == 0 else 2 * hidden, hidden, batch_first=True, bidirectional=True)
             for layer in range(layers)
         )
-        for name, weight in self.lstms.named_parameters():
-            if "weight_hh" in name:
-                for gate in weight.data.chunk(4):
-                    nn.init.orthogonal_(gate)
-            elif "bias" in name:
-                nn.init.zeros_(weight)
-                if "bias_ih" in name:
-                    weight.data[hidden : 2 * hidden] = 1.0  # the forget gate's
+        start_lstms(self.lstms)
 
     def forward(self, x_BTI: Tensor, lengths: Sequence[int]) -> Tensor:
         """`(B, T, I)` to `(B, T, 2H)`, zero behind a row's end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from elmo.errors import ElmoError
@@ -32,8 +32,29 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
     return spans
 
 
-def span_scores(pairs: Iterable[tuple[Collection[Span], Collection[Span]]]) -> dict[str, float]:
-    """`precision`, `recall` and `f1` of exact spans with their kinds, gold and found, over all sentences together."""
+Argument = tuple[str, tuple[tuple[int, int], ...]]
+"""Kind, and first token and the token behind the last of each of its pieces."""
+
+
+def arguments_of(tags: Sequence[str]) -> list[Argument]:
+    """Arguments of a predicate, as `srl-eval` of CoNLL 2005 counts them.
+
+    A piece `C-KIND` goes on with the last `KIND` before it, and the whole is one argument; without one, it is a `KIND`
+    itself. The predicate, `V` and what goes on with it, is given and does not count.
+    """
+    found: list[tuple[str, list[tuple[int, int]]]] = []
+    last: dict[str, list[tuple[int, int]]] = {}
+    for name, start, end in spans_of(tags):
+        kind = name.removeprefix("C-")
+        if name == kind or kind not in last:
+            last[kind] = []
+            found.append((kind, last[kind]))
+        last[kind].append((start, end))
+    return [(kind, tuple(pieces)) for kind, pieces in found if kind != "V"]
+
+
+def span_scores(pairs: Iterable[tuple[Collection[Hashable], Collection[Hashable]]]) -> dict[str, float]:
+    """`precision`, `recall` and `f1` of spans or arguments, gold and found, over all sentences; all must be exact."""
     gold, found, right = 0, 0, 0
     for expected, given in pairs:
         gold, found = gold + len(expected), found + len(given)

@@ -13,6 +13,17 @@ TagColumn = Literal["upos", "xpos"]
 
 _TAG_COLUMNS: Mapping[TagColumn, int] = {"upos": 3, "xpos": 4}
 
+_ESCAPED: Mapping[str, str] = {
+    "-LRB-": "(",
+    "-RRB-": ")",
+    "-LSB-": "[",
+    "-RSB-": "]",
+    "-LCB-": "{",
+    "-RCB-": "}",
+    "``": '"',
+    "''": '"',
+}
+
 
 @dataclass(frozen=True)
 class TaggedSentence:
@@ -96,3 +107,11 @@ def _iob2(tags: list[str]) -> tuple[str, ...]:
     for before, tag in zip(["O", *tags], tags, strict=False):
         fixed.append(f"B-{tag[2:]}" if tag.startswith("I-") and before[2:] != tag[2:] else tag)
     return tuple(fixed)
+
+
+def unescaped(token: str) -> str:
+    r"""A token of the Penn Treebank's kind as plain text has it: brackets, quotes, `\/` and `\*`.
+
+    A biLM has read plain text, and knows `(` and `"` far better than `-LRB-` and two grave accents.
+    """
+    return _ESCAPED.get(token) or token.replace("\\/", "/").replace("\\*", "*")

@@ -39,11 +39,6 @@ class Data(Generic[Example]):
     dev: Sequence[Example]
     test: Sequence[Example] = ()
 
-    @property
-    def all(self) -> list[Example]:
-        """Those of all three sets."""
-        return [*self.train, *self.dev, *self.test]
-
 
 @dataclass(frozen=True)
 class Result:
@@ -76,15 +71,28 @@ class Trained(Generic[Example, Answer]):
 
 def freeze(
     task: Task[Example, Answer],
+    config: TaskConfig,
     model: Model,
-    examples: Sequence[Example],
+    data: Data[Example],
     *,
-    precision: Any = "auto",
     device: torch.device | None = None,
     report: Embedding = lambda sentences, tokens: None,
 ) -> FrozenLayers:
-    """All layers of all sentences of examples, computed once."""
-    embedder = model.embedder(layers=list(range(model.config.n_layers)), precision=precision, device=device)
+    """All layers of all sentences of a task's examples, computed once."""
+    examples = [*task.expand(data.train, config.model), *data.train, *data.dev, *data.test]
+    return layers_of(task, model, examples, device=device, report=report)
+
+
+def layers_of(
+    task: Task[Example, Answer],
+    model: Model,
+    examples: Sequence[Example],
+    *,
+    device: torch.device | None = None,
+    report: Embedding = lambda sentences, tokens: None,
+) -> FrozenLayers:
+    """All layers of all sentences of examples."""
+    embedder = model.embedder(layers=list(range(model.config.n_layers)), precision="auto", device=device)
     return FrozenLayers(embedder, (tokens for one in examples for tokens in task.sentences(one)), report)
 
 
@@ -136,7 +144,7 @@ def train_task(
     if not settings.places or settings.train_bilm:
         frozen = None
     else:
-        frozen = freeze(task, bilm, data.all, device=device) if frozen is None else frozen
+        frozen = freeze(task, config, bilm, data, device=device) if frozen is None else frozen
         frozen = frozen.only(settings.chosen(bilm.config.n_layers))
     training = TaskTraining(task, config, model, data.train, data.dev, frozen=frozen, device=device)
     progress = run_training(training, folder, resume=resume, report=report)

@@ -24,7 +24,7 @@ from elmo.formats.native import Dtype
 from elmo.lm.checkpoint import fill_tensors, read_tensors, write_tensors
 from elmo.tasks.all import task_named
 from elmo.tasks.encoder import TokenEncoder
-from elmo.tasks.run import Trained, freeze
+from elmo.tasks.run import Trained, layers_of
 from elmo.tasks.settings import TaskConfig
 from elmo.tasks.task import Answer, Example, Task, TaskModel
 from elmo.tasks.training import answer_all
@@ -48,7 +48,7 @@ class TaskAnswerer(Generic[Example, Answer]):
         frozen = None
         if self.bilm is not None:
             layers = self.config.encoder.chosen(self.bilm.config.n_layers)
-            frozen = freeze(self.task, self.bilm, examples, device=device).only(layers)
+            frozen = layers_of(self.task, self.bilm, examples, device=device).only(layers)
         return answer_all(self.model, self.task, examples, frozen, self.config.train.batch_size)
 
 

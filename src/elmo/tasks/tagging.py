@@ -159,11 +159,7 @@ class Entities(_Tagging):
 
     def show(self, example: TaggedSentence, answer: Tags) -> str:
         """The sentence with each entity in brackets."""
-        words = list(example.tokens)
-        for kind, start, end in spans_of(answer):
-            words[start] = f"[{kind} {words[start]}"
-            words[end - 1] += "]"
-        return " ".join(words)
+        return bracketed(example.tokens, answer)
 
 
 def allowed_bio(labels: Sequence[str]) -> Tensor:
@@ -173,3 +169,12 @@ def allowed_bio(labels: Sequence[str]) -> Tensor:
         [not to.startswith("I-") or (one[:2] in ("B-", "I-") and one[2:] == to[2:]) for to in labels] for one in before
     ]
     return torch.tensor(rows)
+
+
+def bracketed(tokens: Sequence[str], tags: Sequence[str]) -> str:
+    """A sentence with each span in brackets, behind its kind."""
+    words = list(tokens)
+    for kind, start, end in spans_of(tags):
+        words[start] = f"[{kind} {words[start]}"
+        words[end - 1] += "]"
+    return " ".join(words)

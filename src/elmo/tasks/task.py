@@ -50,6 +50,10 @@ class Task(ABC, Generic[Example, Answer]):
     def read(self, path: str) -> list[Example]:
         """Examples of a file, with their answers."""
 
+    def expand(self, train: Sequence[Example], settings: Any) -> Sequence[Example]:
+        """What is trained on, where it is more than the examples of the training file; settings are the model's."""
+        return train
+
     @abstractmethod
     def sentences(self, example: Example) -> Sequence[Tokens]:
         """All that the encoder is going to read of an example."""

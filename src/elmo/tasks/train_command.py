@@ -100,7 +100,7 @@ def _train(
     with _folder(out) as folder, _bars(quiet) as (embedding, training):
         frozen = None
         if config.encoder.places and not config.encoder.train_bilm:
-            frozen = freeze(task, bilm, data.all, device=place, report=embedding)
+            frozen = freeze(task, config, bilm, data, device=place, report=embedding)
         done = train_task(
             task, config, data, folder, bilm=bilm, frozen=frozen, device=place, resume=resume, report=training
         )

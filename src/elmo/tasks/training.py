@@ -117,7 +117,7 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         self.ranks = Ranks(device=device or torch.device("cpu"))
         self.task, self.config = task, config
         self.model = model.to(self.ranks.device)
-        self.train_examples = _drawn(train, config)
+        self.train_examples = list(task.expand(_drawn(train, config), config.model))
         self.dev_examples = list(dev)
         self._frozen = frozen
         self._sizes = [sum(map(len, task.sentences(example))) for example in self.train_examples]
