@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from elmo.tasks.run import Result, TaskReport
 
 NAMES = {
+    "coref": "Coreference by ranking spans: CoNLL-U with Entity= brackets (OntoGUM), or CoNLL 2012.",
     "ner": "Named entities by a biLSTM-CRF: a token and its BIO tag a line.",
     "pos": "Parts of speech by a biLSTM-CRF: CoNLL-U.",
 }
