@@ -160,7 +160,10 @@ class TestPhrases:
         assert TASK.for_training([self.text], ClassifierSettings()) == [LabelledText(self.text.tokens, "3")]
 
     def test_0_is_whole_texts_as_they_are(self) -> None:
-        assert TASK.for_training([self.text, self.text], ClassifierSettings(shortest_phrase=0)) == [self.text, self.text]
+        assert TASK.for_training([self.text, self.text], ClassifierSettings(shortest_phrase=0)) == [
+            self.text,
+            self.text,
+        ]
 
     def test_a_run_trains_on_phrases_of_its_share_of_the_texts(self, frozen: FrozenLayers) -> None:
         other = LabelledText(("No", "good"), "0", (("1", 0, 1), ("3", 1, 2), ("0", 0, 2)))

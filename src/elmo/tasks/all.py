@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from elmo.errors import ElmoError
+from elmo.tasks.coref import Coreference
+from elmo.tasks.inference import Inference
+from elmo.tasks.questions import Questions
 from elmo.tasks.roles import SemanticRoles
 from elmo.tasks.sentiment import Sentiment
 from elmo.tasks.tagging import Entities, PartsOfSpeech
 from elmo.tasks.task import Task
 
-TASKS: dict[str, Task[Any, Any]] = {
-    task.name: task for task in (Entities(), PartsOfSpeech(), SemanticRoles(), Sentiment())
-}
+_ALL = (Coreference(), Entities(), Inference(), PartsOfSpeech(), Questions(), SemanticRoles(), Sentiment())
+TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in _ALL}
 
 
 def task_named(name: str) -> Task[Any, Any]:

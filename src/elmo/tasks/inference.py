@@ -124,7 +124,8 @@ class Inference(Task[Pair, str]):
     score = "accuracy"
     model_settings = InferenceSettings
     defaults: ClassVar[Mapping[str, Any]] = {
-        "train": {"batch_size": 32, "rate": 0.0004, "epochs": 30},
+        "optimizer": {"rate": 0.0004},
+        "train": {"batch_size": 32, "epochs": 30},
         "encoder": {"elmo": "both"},
     }
 

@@ -195,7 +195,7 @@ class Questions(Task[Question, str]):
     score = "f1"
     model_settings = QuestionSettings
     defaults: ClassVar[Mapping[str, Any]] = {
-        "train": {"batch_size": 45, "rate": 0.001, "epochs": 15},
+        "train": {"batch_size": 45, "epochs": 15},
         "encoder": {"elmo": "both", "penalty": 0.0},
     }
 

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from elmo.tasks.run import Result, TaskReport
 
 NAMES = {
+    "coref": "Coreference by ranking spans: CoNLL-U with Entity= brackets (OntoGUM), or CoNLL 2012.",
+    "inference": "Does one sentence follow from another, by ESIM: SNLI's jsonl, a table, or SICK.txt#TRAIN.",
     "ner": "Named entities by a biLSTM-CRF: a token and its BIO tag a line.",
     "pos": "Parts of speech by a biLSTM-CRF: CoNLL-U.",
     "sentiment": "Classes of texts by a biattentive network: trees, or a label, a tab, and a text a line.",
+    "squad": "Answers to questions within a paragraph, by attention: SQuAD 1.1's JSON.",
     "srl": "Semantic roles by a deep alternating LSTM: JSON lines, or CoNLL 2012.",
 }
 """Tasks that can be trained, with a line of help: here, so that `--help` need not wait for PyTorch."""
@@ -43,9 +46,9 @@ def _command(name: str) -> Callable[..., None]:
         dev: FileOption,
         test: MaybeFileOption = None,
         out: Annotated[str | None, typer.Option("--out", "-o", metavar="OUT", help="Folder for the model.")] = None,
-        elmo: Annotated[str, typer.Option(help="Where ELMo goes in: none, input, output or both.")] = "input",
+        elmo: Annotated[str | None, typer.Option(help="Where ELMo goes in: none, input, output or both.")] = None,
         layers: Annotated[str, typer.Option(help="Of the biLM: all, top, or a number.")] = "all",
-        lambda_: Annotated[float, typer.Option("--lambda", help="Penalty on the layers' weights.")] = 0.001,
+        lambda_: Annotated[float | None, typer.Option("--lambda", help="Penalty on the layers' weights.")] = None,
         layer_norm: Annotated[bool, typer.Option("--layer-norm", help="Normalise the layers first.")] = False,
         train_bilm: Annotated[bool, typer.Option("--train-bilm", help="Train the biLM, too.")] = False,
         vectors: Annotated[
@@ -63,8 +66,9 @@ def _command(name: str) -> Callable[..., None]:
         as_json: JsonOption = False,
         quiet: QuietOption = False,
     ) -> None:
-        encoder = {"elmo": elmo, "layers": layers, "penalty": lambda_, "layer_norm": layer_norm}
-        encoder |= {"train_bilm": train_bilm, "vectors": vectors}
+        own = {"elmo": elmo, "penalty": lambda_}  # a task's own where they are not given
+        encoder = {name: value for name, value in own.items() if value is not None}
+        encoder |= {"layers": layers, "layer_norm": layer_norm, "train_bilm": train_bilm, "vectors": vectors}
         values = {"seed": seed, "encoder": encoder}
         files = (train, dev, test)
         result = _train(name, files, out, values, sets or [], (model, options, vocab), resume, device, quiet)
