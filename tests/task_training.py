@@ -63,7 +63,7 @@ def assert_rows_are_alone(model: TaskModel[Any, Any], examples: Sequence[Any], f
     model.eval()
     with torch.no_grad():
         for weight in model.parameters():
-            weight *= 3  # start values are small, and what leaks would be small, too
+            weight.mul_(3)  # start values are small, and what leaks would be small, too
         alone = [model.loss(model.collate([one], frozen)).item() for one in examples]
         together = model.loss(model.collate(examples, frozen)).item()
     assert together == pytest.approx(sum(alone) / len(alone), rel=1e-4)

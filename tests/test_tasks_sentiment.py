@@ -170,7 +170,7 @@ class TestPhrases:
         config = TaskConfig.of(TASK, sets=["train.share=0.5", "model.shortest_phrase=2", "model.hidden=2"])
         model = toy_model(TASK, [self.text, other], config.model, frozen)
         found = TaskTraining(TASK, config, model, [self.text, other], [self.text]).train_examples
-        assert found in (TASK.expand([self.text], config.model), TASK.expand([other], config.model))
+        assert found in (TASK.for_training([self.text], config.model), TASK.for_training([other], config.model))
 
 
 class TestModel:
