@@ -31,7 +31,7 @@ class Text:
         if self.starts and self.starts[first] + len(self.tokens[first]) <= start:
             first += 1  # it begins in the space behind that token
         last = bisect_left(self.starts, end) - 1
-        return (first, last) if first <= last else None
+        return (first, last) if start < end and first <= last else None
 
 
 def tokenise(raw: str) -> Text:
