@@ -23,7 +23,8 @@ from elmo.lm.scores import perplexity
 from elmo.progress import ProgressBar
 from elmo.tasks.openings import openings
 from elmo.tasks.probe import Part, ProbeSettings, probe_tags
-from elmo.tasks.readers import TaggedSentence, find_wsd, read_conllu, read_inventory, read_semcor, read_wsd
+from elmo.tasks.readers import TaggedSentence, read_conllu
+from elmo.tasks.sense_readers import find_wsd, read_inventory, read_semcor, read_wsd
 from elmo.tasks.senses import FIRST, FREQUENT, disambiguate
 from elmo.tasks.vectors import text_order
 

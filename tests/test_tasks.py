@@ -18,7 +18,8 @@ from elmo.embed import Embedder
 from elmo.errors import ElmoError
 from elmo.tasks import vectors as vectors_module
 from elmo.tasks.probe import Examples, ProbeSettings, most_frequent_tags, probe_tags, train_probe
-from elmo.tasks.readers import SenseInstance, SenseSentence, TaggedSentence
+from elmo.tasks.readers import TaggedSentence
+from elmo.tasks.sense_readers import SenseInstance, SenseSentence
 from elmo.tasks.senses import FIRST, FREQUENT, disambiguate
 from elmo.tasks.vectors import embed_in_text_order, text_order, token_vectors
 from test_tasks_readers import KEYS, XML, conllu, write, write_wsd
@@ -126,18 +127,15 @@ class TestVectors:
         expected = np.concatenate(model.embed(sentences, layers="all"), axis=1)
         for bound, kind in ((2**20, np.ndarray), (0, np.memmap)):
             monkeypatch.setattr(vectors_module, "_IN_MEMORY", bound)
-            with token_vectors(model.embedder(layers="all"), sentences) as found:
-                assert type(found) is kind
-                np.testing.assert_allclose(found, expected, atol=2e-3, rtol=2e-3)
+            found = token_vectors(model.embedder(layers="all"), sentences)
+            assert type(found) is kind
+            np.testing.assert_allclose(found, expected, atol=2e-3, rtol=2e-3)
 
     def test_a_disk_that_is_too_small_is_an_error(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(vectors_module, "_IN_MEMORY", 0)
         monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1))
-        with (
-            pytest.raises(ElmoError, match="do not fit on the disk"),
-            token_vectors(elmo.load(folder).embedder(layers="all"), [["a"]]),
-        ):
-            pass
+        with pytest.raises(ElmoError, match="do not fit on the disk"):
+            token_vectors(elmo.load(folder).embedder(layers="all"), [["a"]])
 
 
 class ToyEmbedder(Embedder):
@@ -211,7 +209,7 @@ class TestCommand:
 
     def test_tags_as_a_table_and_for_programs(self, folder: Path, files: dict[str, str]) -> None:
         file = files["conllu"]
-        command = ["task", "pos", "--train", file, "--dev", file, "--test", file, "--model", folder, "--epochs", "2"]
+        command = ["task", "probe", "--train", file, "--dev", file, "--test", file, "--model", folder, "--epochs", "2"]
         result = run_elmo(*command, "--layers", "0,2", "-q")
         assert result.returncode == 0, result.stderr
         assert result.stderr == b""
@@ -252,7 +250,7 @@ class TestCommand:
         self, folder: Path, files: dict[str, str], more: list[str], message: str
     ) -> None:
         file = files["conllu"]
-        command = ["task", "pos", "--train", file, "--dev", file, "--test", file, "--model", folder, *more]
+        command = ["task", "probe", "--train", file, "--dev", file, "--test", file, "--model", folder, *more]
         result = run_elmo(*command, "-q")
         assert result.returncode == 2
         assert message in result.stderr.decode()

@@ -12,17 +12,9 @@ from typing import Any
 import pytest
 
 from elmo.errors import ElmoError
-from elmo.tasks import readers
-from elmo.tasks.readers import (
-    SenseInstance,
-    TaggedSentence,
-    find_wsd,
-    lemma_of_key,
-    read_conllu,
-    read_inventory,
-    read_semcor,
-    read_wsd,
-)
+from elmo.tasks import files
+from elmo.tasks.readers import TaggedSentence, read_conllu
+from elmo.tasks.sense_readers import SenseInstance, find_wsd, lemma_of_key, read_inventory, read_semcor, read_wsd
 
 
 def conllu(*rows: str) -> str:
@@ -153,7 +145,7 @@ class TestPaths:
     def test_packed_files_are_unpacked_up_to_a_bound(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "a.conllu.gz").write_bytes(gzip.compress(CATS.encode()))
         assert len(read_conllu(str(tmp_path / "a.conllu.gz"))) == 1
-        monkeypatch.setattr(readers, "_MOST_BYTES", 20)
+        monkeypatch.setattr(files, "_MOST_BYTES", 20)
         with pytest.raises(ElmoError, match="more than 20 bytes unpacked"):
             read_conllu(str(tmp_path / "a.conllu.gz"))
 

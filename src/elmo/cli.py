@@ -38,7 +38,9 @@ from elmo.options import (
     VocabOption,
     WorkersOption,
 )
+from elmo.reproduce.command import reproduce
 from elmo.tasks.command import app as task_app
+from elmo.tasks.train_command import predict
 
 if TYPE_CHECKING:
     from elmo.api import Model
@@ -63,6 +65,8 @@ app = typer.Typer(
 )
 app.add_typer(task_app, name="task")
 app.command()(neighbours)
+app.command()(predict)
+app.command()(reproduce)
 
 
 def _print_version(wanted: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -187,7 +187,7 @@ class TrainConfig:
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ElmoError(f"{path} is not TOML: {error}") from error
         for one in sets:
-            _set(raw, one)
+            set_value(raw, one)
         try:
             return cls.from_dict(raw)
         except ElmoError as error:
@@ -196,14 +196,14 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> TrainConfig:
         """Check a mapping of settings, as TOML or `to_dict` gives it."""
-        config: TrainConfig = _build(cls, raw, "")
+        config: TrainConfig = build_settings(cls, raw, "")
         return config
 
     def changed(self, sets: Sequence[str]) -> TrainConfig:
         """These settings with some replaced, given such as `train.steps=100`."""
         raw = self.to_dict()
         for one in sets:
-            _set(raw, one)
+            set_value(raw, one)
         return TrainConfig.from_dict(raw)
 
     def to_dict(self) -> dict[str, Any]:
@@ -215,7 +215,8 @@ class TrainConfig:
         }
 
 
-def _set(raw: dict[str, Any], text: str) -> None:
+def set_value(raw: dict[str, Any], text: str) -> None:
+    """Put a setting such as `train.steps=100` into plain values."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ElmoError(f"--set {text!r}: give a key and its value, such as train.steps=100")
@@ -231,7 +232,8 @@ def _set(raw: dict[str, Any], text: str) -> None:
     raw[last] = parsed
 
 
-def _build(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
+def build_settings(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
+    """A settings dataclass of plain values; an error names the key, `where` standing before it."""
     hints = get_type_hints(cls)
     refuse_unknown(raw, [f.name for f in fields(cls)], where)
     values = {key: _checked(f"{where}{key}", value, hints[key]) for key, value in raw.items()}
@@ -243,10 +245,10 @@ def _build(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
 def _checked(name: str, value: Any, hint: Any) -> Any:
     if hint is ModelConfig:
         return _model(name, value)
-    if isinstance(hint, type) and hint.__module__ == __name__:
+    if isinstance(hint, type) and is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ElmoError(f"{name} is {value!r:.50}: a section is expected")
-        return _build(hint, value, f"{name}.")
+        return build_settings(hint, value, f"{name}.")
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise ElmoError(f"{name} is {value!r:.50}: give one of {', '.join(map(repr, get_args(hint)))}")

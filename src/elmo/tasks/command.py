@@ -1,4 +1,4 @@
-"""`elmo task`: what a model's vectors are good for, measured on data with known answers."""
+"""`elmo task`: task models (`train_command.py`), and what a model's vectors alone are good for."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import typer
 
 from elmo.errors import ElmoError
 from elmo.options import DeviceOption, JsonOption, ModelOption, OptionsOption, QuietOption, VocabOption
+from elmo.tasks.train_command import add_tasks
 
 if TYPE_CHECKING:
     from elmo.embed import Embedder
 
-app = typer.Typer(no_args_is_help=True, help="Measure what a model's vectors are good for.", rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, help="Train task models, with ELMo or without.", rich_markup_mode=None)
+add_tasks(app)
 
 LayersOption = Annotated[str, typer.Option(help="all, or numbers such as 0,2.")]
 StateOption = Annotated[str, typer.Option(help="zero, carry or warm: what a sentence starts from.")]
@@ -25,7 +27,7 @@ PrecisionOption = Annotated[str, typer.Option(help="fp32, bf16, int8 or auto.")]
 
 
 @app.command()
-def pos(
+def probe(
     train: Annotated[str, typer.Option(metavar="F", help="CoNLL-U file, also as ARCHIVE.tar.xz/PATH.")],
     dev: Annotated[str, typer.Option(metavar="F", help="The file that decides when training ends.")],
     test: Annotated[str, typer.Option(metavar="F", help="The file that is scored.")],
@@ -60,7 +62,7 @@ def pos(
 
         found = probe_tags(embedder, parts, settings, embedding=report, training=training)
     if as_json:
-        print(json.dumps({"task": "pos", "column": tags, "state": state, "seed": seed} | asdict(found), indent=2))
+        print(json.dumps({"task": "probe", "column": tags, "state": state, "seed": seed} | asdict(found), indent=2))
         return
     baseline = ["word alone", _percent(found.baseline_dev), _percent(found.baseline_test), ""]
     rows = [[f"layer {s.layer}", _percent(s.dev), _percent(s.test), str(s.epochs)] for s in found.layers]
@@ -87,7 +89,7 @@ def senses(
     quiet: QuietOption = False,
 ) -> None:
     """Word senses by the nearest mean vector of each layer, beside two baselines that ask no context."""
-    from elmo.tasks.readers import find_wsd, read_inventory, read_semcor, read_wsd
+    from elmo.tasks.sense_readers import find_wsd, read_inventory, read_semcor, read_wsd
     from elmo.tasks.senses import disambiguate
 
     files = {PurePath(file).name.removesuffix(".data.xml"): file for path in test for file in find_wsd(path)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
@@ -179,22 +178,20 @@ def probe_tags(
     words = {part: [word for one in parts[part] for word in one.tokens] for part in parts}
     tags = {part: [tag for one in parts[part] for tag in one.tags] for part in parts}
     scores = []
-    with ExitStack() as stack:
-        vectors = {}
-        for part, sentences in parts.items():
+    vectors = {}
+    for part, sentences in parts.items():
 
-            def report(sentences: int, tokens: int, part: str = part) -> None:
-                embedding(part, sentences, tokens)
+        def report(sentences: int, tokens: int, part: str = part) -> None:
+            embedding(part, sentences, tokens)
 
-            tokens = [sentence.tokens for sentence in sentences]
-            vectors[part] = stack.enter_context(token_vectors(embedder, tokens, report))
-        ids = {part: np.array([number.get(tag, _UNKNOWN) for tag in tags[part]], np.int64) for part in parts}
-        for place, layer in enumerate(embedder.layers):
-            training(layer)
-            train, dev, test = (Examples(vectors[part][place], ids[part]) for part in ("train", "dev", "test"))
-            probe = train_probe(train, dev, len(names), settings, embedder.device)
-            found = [accuracy(part.tags.tolist(), probe.answers(part.vectors).tolist()) for part in (dev, test)]
-            scores.append(LayerScore(layer, found[0], found[1], probe.epochs))
+        vectors[part] = token_vectors(embedder, [sentence.tokens for sentence in sentences], report)
+    ids = {part: np.array([number.get(tag, _UNKNOWN) for tag in tags[part]], np.int64) for part in parts}
+    for place, layer in enumerate(embedder.layers):
+        training(layer)
+        train, dev, test = (Examples(vectors[part][place], ids[part]) for part in ("train", "dev", "test"))
+        probe = train_probe(train, dev, len(names), settings, embedder.device)
+        found = [accuracy(part.tags.tolist(), probe.answers(part.vectors).tolist()) for part in (dev, test)]
+        scores.append(LayerScore(layer, found[0], found[1], probe.epochs))
     usual = most_frequent_tags(words["train"], tags["train"])
     baseline = [accuracy(tags[part], [usual(word) for word in words[part]]) for part in ("dev", "test")]
     return TagScores(names, {part: len(words[part]) for part in parts}, baseline[0], baseline[1], tuple(scores))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from elmo.embed import Embedder, Vectors
 from elmo.tasks.metrics import SenseScore, sense_score
-from elmo.tasks.readers import Inventory, Lemma, SenseInstance, SenseSentence, lemma_of_key
+from elmo.tasks.sense_readers import Inventory, Lemma, SenseInstance, SenseSentence, lemma_of_key
 from elmo.tasks.vectors import Report, embed_in_text_order
 
 FIRST = "first sense"

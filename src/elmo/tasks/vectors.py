@@ -6,13 +6,14 @@ Shapes: L layers, N tokens of all sentences, T tokens of one, D width of a layer
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from elmo.embed import Embedder, Vectors
 from elmo.errors import ElmoError
@@ -55,10 +56,57 @@ def embed_in_text_order(
         report(done, tokens)
 
 
-@contextmanager
+class FrozenLayers:
+    """Vectors of sentences by a biLM that is not trained: computed once, taken out as often as an epoch needs them."""
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        sentences: Iterable[Sequence[str]],
+        report: Report = lambda sentences, tokens: None,
+    ) -> None:
+        """Embed each different sentence once.
+
+        Args:
+            embedder: one whose settings have a list of layers.
+            sentences: lists of tokens; the same one may come again.
+            report: told how far it is.
+        """
+        different = list(dict.fromkeys(map(tuple, sentences)))
+        starts = np.cumsum([0, *map(len, different)])
+        self._starts = dict(zip(different, starts.tolist(), strict=False))
+        self._layers = list(range(len(embedder.layers)))
+        self._store_NLD = _room((int(starts[-1]), len(embedder.layers), embedder.config.dim))
+        for place, vectors_LTD in embed_in_text_order(embedder, different, report):
+            self._store_NLD[starts[place] : starts[place + 1]] = vectors_LTD.swapaxes(0, 1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """L and D."""
+        return len(self._layers), self._store_NLD.shape[2]
+
+    def only(self, layers: Sequence[int]) -> FrozenLayers:
+        """The same with some of its layers; nothing is computed or copied."""
+        chosen = copy(self)
+        chosen._layers = [self._layers[layer] for layer in layers]
+        return chosen
+
+    def __call__(self, sentences: Sequence[Sequence[str]]) -> Tensor:
+        """The layers of sentences that it was made with: `(B, T, L, D)` float16, zero where there is no token."""
+        longest = max(map(len, sentences), default=0)
+        out_BTLD = np.zeros((len(sentences), longest, *self.shape), np.float16)
+        for row, tokens in enumerate(sentences):
+            start = self._starts[tuple(tokens)]
+            found_TLD = self._store_NLD[start : start + len(tokens)]
+            out_BTLD[row, : len(tokens)] = (
+                found_TLD if len(self._layers) == found_TLD.shape[1] else found_TLD[:, self._layers]
+            )
+        return torch.from_numpy(out_BTLD)
+
+
 def token_vectors(
     embedder: Embedder, sentences: Sequence[Sequence[str]], report: Report = lambda sentences, tokens: None
-) -> Iterator[NDArray[np.float16]]:
+) -> NDArray[np.float16]:
     """Vectors of all tokens, sentence after sentence: `(L, N, D)`, in memory or, if there are many, in a mapped file.
 
     Args:
@@ -67,23 +115,21 @@ def token_vectors(
         report: told how far it is.
     """
     starts = np.cumsum([0, *map(len, sentences)])
-    shape = (len(embedder.layers), int(starts[-1]), embedder.config.dim)
-    with ExitStack() as stack:
-        store: NDArray[np.float16]
-        if 2 * int(np.prod(shape)) <= _IN_MEMORY:
-            store = np.empty(shape, np.float16)
-        else:
-            folder = stack.enter_context(TemporaryDirectory(prefix="elmo-vectors-"))
-            store = _mapped(Path(folder), shape)
-        for place, vectors_LTD in embed_in_text_order(embedder, sentences, report):
-            store[:, starts[place] : starts[place + 1]] = vectors_LTD
-        yield store
+    store_LND = _room((len(embedder.layers), int(starts[-1]), embedder.config.dim))
+    for place, vectors_LTD in embed_in_text_order(embedder, sentences, report):
+        store_LND[:, starts[place] : starts[place + 1]] = vectors_LTD
+    return store_LND
 
 
-def _mapped(folder: Path, shape: tuple[int, int, int]) -> NDArray[np.float16]:
-    needed, free = 2 * int(np.prod(shape)), shutil.disk_usage(folder).free
+def _room(shape: tuple[int, ...]) -> NDArray[np.float16]:
+    """Room in memory or, if it is much, in a file that has no name and so goes when it is no longer used."""
+    needed, folder = 2 * int(np.prod(shape)), tempfile.gettempdir()
+    if needed <= _IN_MEMORY:
+        return np.empty(shape, np.float16)
+    free = shutil.disk_usage(folder).free
     if needed > free:  # to write to a mapped file on a full disk ends the process
         raise ElmoError(
             f"{needed:,} bytes of vectors do not fit on the disk of {folder}, which has {free:,}: set TMPDIR"
         )
-    return np.memmap(folder / "vectors", dtype=np.float16, mode="w+", shape=shape)
+    with tempfile.TemporaryFile(prefix="elmo-vectors-") as file:
+        return np.memmap(file, dtype=np.float16, mode="w+", shape=shape)

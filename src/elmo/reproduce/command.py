@@ -1,0 +1,96 @@
+"""`elmo reproduce`: the paper's tables and figures, made again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from elmo.errors import ElmoError
+from elmo.options import DeviceOption
+
+if TYPE_CHECKING:
+    from elmo.reproduce.lab import Lab
+
+NAMES = ("table1", "table2", "table3", "table4", "table5", "table6", "figure1", "figure2", "claims")
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help=f"Some of {', '.join(NAMES)}; all if not given.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="Folder of the tasks' archives.")] = "../shared/data/tasks",
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder for the results.")] = "docs/results",
+    runs: Annotated[str, typer.Option(help="Folder that keeps the runs; a second call goes on with them.")] = "runs",
+    tasks: Annotated[str | None, typer.Option(help="Some of the six, such as srl,ner; all if not given.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The biLM; the embedded one if not given.")] = None,
+    seeds: Annotated[int, typer.Option(help="Of each row of Table 1.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="At toy size: shows that it works, nothing else.")] = False,
+    device: DeviceOption = None,
+) -> None:
+    """Make the paper's tables and figures again, on open data."""
+    from elmo.reproduce.lab import SIX, Lab, Study
+    from elmo.tasks.train_command import chosen_device
+
+    for name in names or ():
+        if name not in NAMES:
+            raise ElmoError(f"there is no {name!r}: give some of {', '.join(NAMES)}")
+    if not Path(data).is_dir():
+        raise ElmoError(f"there is no folder {data}: give the one with the tasks' archives, --data DIR")
+    chosen = SIX if tasks is None else tuple(tasks.split(","))
+    place = chosen_device(device)
+    lab = Lab(
+        Study(data=Path(data), runs=Path(runs), model=model, tasks=chosen, seeds=seeds, quick=quick, device=place)
+    )
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or NAMES:
+        text = _made(name, lab, folder)
+        (folder / f"{name}.md").write_text(f"{text}\n{_footer(name, lab)}\n", encoding="utf-8")
+        print(f"{text}\n{folder / name}.md")
+
+
+def _made(name: str, lab: Lab, folder: Path) -> str:
+    from elmo.reproduce import claims, figures, tables
+
+    if name.startswith("figure"):
+        draw: Callable[[Lab, Path], str] = getattr(figures, name)
+        return draw(lab, folder)
+    make: Callable[[Lab], str] = claims.claims if name == "claims" else getattr(tables, name)
+    return make(lab)
+
+
+def _footer(name: str, lab: Lab) -> str:
+    """How it was made."""
+    study = lab.study
+    options = [name, *(["--quick"] if study.quick else []), *([f"--model {study.model}"] if study.model else [])]
+    facts = [
+        f"`elmo reproduce {' '.join(options)}`",
+        f"commit {_commit()}",
+        f"{date.today():%Y-%m-%d}",
+        _hardware(study.device),
+        f"seeds 0 to {study.seeds - 1} in Table 1, 0 elsewhere",
+        f"tasks: {', '.join(study.tasks)}",
+    ]
+    size = "\n\n**At toy size: these numbers say nothing but that the machinery works.**" if study.quick else ""
+    return f"*{'; '.join(facts)}.*{size}"
+
+
+def _commit() -> str:
+    try:
+        found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
+
+
+def _hardware(device: Any) -> str:
+    import torch
+
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return f"{where}, PyTorch {torch.__version__}, Python {sys.version_info.major}.{sys.version_info.minor}"

@@ -1,0 +1,154 @@
+"""Runs that tables ask for, each done once, resumable, and kept in a folder.
+
+A run is a task, a seed and some settings; its folder is named after a digest of all that decides its result. A table is
+a function that asks for runs, so that one that was cut goes on where it was, and tables share what they have in common.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elmo.api import Model, load
+from elmo.errors import ElmoError
+from elmo.tasks.all import task_named
+from elmo.tasks.run import Data, Result, freeze, read_result, train_task
+from elmo.tasks.settings import TaskConfig
+from elmo.tasks.vectors import FrozenLayers
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""Settings that differ from a task's own, by section."""
+
+SIX = ("squad", "inference", "srl", "coref", "ner", "sentiment")
+"""The paper's tasks, in its order."""
+PLACES = {"squad": "both", "inference": "both", "srl": "input", "coref": "both", "ner": "both", "sentiment": "both"}
+"""Where ELMo goes in, as the paper chose for each."""
+
+_FILES = {
+    "squad": "squad.tar.xz/squad/{split}-v1.1.json",
+    "inference": "nli_snli_counterfactual.tar.xz/nli_snli_counterfactual/all_combined/{split}.tsv",
+    "srl": "srl_propbank_ewt.tar.xz/srl_propbank_ewt/{split}.jsonl",
+    "coref": "coref_ontogum.tar.xz/coref_ontogum/ontogum.{split}.conllu",
+    "ner": "ner_uner_ewt.tar.xz/ner_uner_ewt/en_ewt-uner-{split}.iob2",
+    "sentiment": "sst.tar.xz/sst/trees/{split}.txt",
+}
+_HELD_OUT = 0.05  # of SQuAD's training paragraphs, to stop by: its own development set is what is reported
+_QUICK: Mapping[str, Settings] = {
+    name: {"train": {"epochs": 2, "batch_size": 16, "patience": 0}, "model": {"hidden": 16}} for name in SIX
+}
+_QUICK_EXAMPLES = {"squad": 48, "inference": 64, "srl": 96, "coref": 4, "ner": 96, "sentiment": 48}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What to make the evaluation with."""
+
+    data: Path
+    """Folder of the tasks' archives."""
+    runs: Path
+    """Folder that keeps the runs."""
+    model: str | None = None
+    """The biLM; the embedded one if not given."""
+    tasks: tuple[str, ...] = SIX
+    """Which of the six."""
+    seeds: int = 3
+    """Runs of each row of Table 1."""
+    quick: bool = False
+    """A few examples, small models and two epochs: shows that all of it works, and nothing else."""
+    device: torch.device
+    """Where to compute."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, by name."""
+        for name in self.tasks:
+            if name not in SIX:
+                raise ElmoError(f"there is no task {name!r}: give some of {', '.join(SIX)}")
+        if self.seeds < 1:
+            raise ElmoError(f"seeds is {self.seeds}: give a whole number, 1 or more")
+
+
+class Lab:
+    """Does runs, or finds that they were done."""
+
+    def __init__(self, study: Study) -> None:
+        """Take what a study says; nothing is read yet."""
+        self.study = study
+        self._data: dict[str, Data[Any]] = {}
+        self._frozen: dict[str, FrozenLayers] = {}
+
+    @cached_property
+    def model(self) -> Model:
+        """The biLM."""
+        return load(self.study.model)
+
+    @cached_property
+    def model_digest(self) -> str:
+        """What tells it from others."""
+        return self.model.embedder(layers="all").digest()
+
+    def data(self, name: str) -> Data[Any]:
+        """A task's examples."""
+        if name not in self._data:
+            task, pattern = task_named(name), str(self.study.data / _FILES[name])
+            if name == "squad":
+                paragraphs = task.read(pattern.format(split="train"))
+                cut = round((1 - _HELD_OUT) * len(paragraphs))
+                found = Data(paragraphs[:cut], paragraphs[cut:], task.read(pattern.format(split="dev")))
+            else:
+                found = Data(*(task.read(pattern.format(split=split)) for split in ("train", "dev", "test")))
+            most = _QUICK_EXAMPLES[name] if self.study.quick else None
+            self._data[name] = Data(found.train[:most], found.dev[:most], found.test[:most])
+        return self._data[name]
+
+    def run(self, name: str, settings: Settings, seed: int = 0) -> Result:
+        """The result of a run; it is done if it was not."""
+        task = task_named(name)
+        layers: list[Settings] = [_QUICK[name]] if self.study.quick else []
+        values: dict[str, Any] = {"seed": seed}
+        for layer in (*layers, settings):
+            for section, more in layer.items():
+                values[section] = {**values.get(section, {}), **more}
+        config = TaskConfig.of(task, values)
+        folder = self.study.runs / f"{name}-{self._digest(config)}"
+        done = read_result(folder)
+        if done is not None:
+            return done
+        print(f"{folder.name}: {_described(settings, seed)}", file=sys.stderr, flush=True)
+        frozen = self._layers(name, config) if config.encoder.places else None
+        return train_task(
+            task,
+            config,
+            self.data(name),
+            folder,
+            bilm=self.model,
+            frozen=frozen,
+            device=self.study.device,
+            resume=True,
+        ).result
+
+    def seeds(self, name: str) -> Sequence[int]:
+        """The seeds of a row; SQuAD, the longest, has at most two."""
+        return range(min(self.study.seeds, 2 if name == "squad" else self.study.seeds))
+
+    def _layers(self, name: str, config: TaskConfig) -> FrozenLayers:
+        if name not in self._frozen:
+            self._frozen.clear()  # one task's at a time: SQuAD's are 16 GB
+            self._frozen[name] = freeze(task_named(name), config, self.model, self.data(name), device=self.study.device)
+        return self._frozen[name]
+
+    def _digest(self, config: TaskConfig) -> str:
+        facts = [config.to_dict(), self.model_digest, self.study.quick]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _described(settings: Settings, seed: int) -> str:
+    parts = [f"{section}.{key}={value}" for section, more in settings.items() for key, value in more.items()]
+    return ", ".join([*parts, f"seed {seed}"])

@@ -1,0 +1,34 @@
+"""What a task's model is given: numbers of some examples, made on the host, moved to the device in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors by name; a subclass says which. A field may be a batch itself, or None."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+        return replace(self, **{f.name: _moved(getattr(self, f.name), device) for f in fields(self)})
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        value = value.pin_memory() if device.type == "cuda" and value.device.type == "cpu" else value
+        return value.to(device, non_blocking=True)
+    return value.to(device) if isinstance(value, Batch) else value
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
+    """Rows of numbers as one tensor, `(B, longest)` int64."""
+    longest = max(map(len, rows), default=0)
+    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=torch.long).view(
+        len(rows), longest
+    )

@@ -1,0 +1,341 @@
+"""Task models: words with ELMo beside them, training by the one loop, models that are stored and answer again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import elmo
+from conftest import run_elmo, small_options, write_model
+from elmo.errors import ElmoError
+from elmo.lm.loop import run_training
+from elmo.tasks.encoder import EncoderSettings, Place, TokenEncoder
+from elmo.tasks.layers import CRF, IMPOSSIBLE, BiLSTM, masked_softmax, viterbi
+from elmo.tasks.metrics import span_scores, spans_of
+from elmo.tasks.readers import TaggedSentence, read_columns
+from elmo.tasks.run import Data, new_model, read_result, train_task
+from elmo.tasks.saved import load_task, save_task
+from elmo.tasks.settings import TaskConfig
+from elmo.tasks.tagging import Entities, allowed_bio
+from elmo.tasks.training import TaskTraining
+from elmo.tasks.vectors import FrozenLayers
+from elmo.tasks.words import WordVectors
+
+PLACES: list[Place] = ["none", "input", "output", "both"]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def bilm(tmp_path_factory: pytest.TempPathFactory) -> elmo.Model:
+    folder = tmp_path_factory.mktemp("bilm")
+    write_model(folder, small_options())
+    return elmo.load(folder)
+
+
+def sentences(n: int, seed: int = 0) -> list[TaggedSentence]:
+    """Names, in capitals, are persons, or places behind "in"."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(n):
+        tokens, tags = [], []
+        for _ in range(rng.integers(1, 5)):
+            name, place = f"N{rng.integers(9)}", bool(rng.integers(2))
+            tokens += ["in", name] if place else ["saw", name, "Jr"]
+            tags += ["O", "B-LOC"] if place else ["O", "B-PER", "I-PER"]
+        found.append(TaggedSentence(tuple(tokens), tuple(tags)))
+    return found
+
+
+def small(**changes: Any) -> TaskConfig:
+    """Settings of a model that learns in a second."""
+    values: dict[str, Any] = {
+        "encoder": {"vectors": "none", "word_dim": 12, "characters": 8, "dropout": 0.1},
+        "model": {"hidden": 16, "layers": 1, "dropout": 0.1},
+        "optimizer": {"rate": 0.02},
+        "train": {"epochs": 4, "batch_size": 8},
+    }
+    for section, more in changes.items():
+        values[section] = {**values.get(section, {}), **more} if isinstance(more, dict) else more
+    return TaskConfig.of(Entities(), values)
+
+
+class TestEncoder:
+    def test_elmo_stands_beside_the_words_where_it_is_asked_for(self, bilm: elmo.Model) -> None:
+        tokens = [("in", "N1"), ("saw", "N2", "Jr")]
+        frozen = FrozenLayers(bilm.embedder(layers="all"), tokens)
+        widths = {}
+        for place in PLACES:
+            settings = EncoderSettings(elmo=place, word_dim=7, characters=3)
+            encoder = TokenEncoder(settings, ["in"], elmo=frozen.shape if settings.places else None)
+            encoded = encoder(encoder.collate(tokens, frozen))
+            widths[place] = (encoded.inputs.shape[-1], None if encoded.output is None else encoded.output.shape[-1])
+            assert encoded.inputs.shape[-1] == encoder.input_dim
+        assert widths == {"none": (10, None), "input": (20, None), "output": (10, 10), "both": (20, 10)}
+
+    def test_a_mix_begins_as_the_mean_of_the_frozen_layers(self, bilm: elmo.Model) -> None:
+        tokens = [("in", "N1"), ("saw", "N2", "Jr")]
+        frozen = FrozenLayers(bilm.embedder(layers="all"), tokens)
+        encoder = TokenEncoder(EncoderSettings(elmo="output"), ["in"], elmo=frozen.shape).eval()
+        found = encoder(encoder.collate(tokens, frozen)).output
+        for row, vectors in zip(found, bilm.embed(tokens, layers="average"), strict=True):
+            np.testing.assert_allclose(row[: len(vectors)].detach(), vectors, atol=5e-3)
+            assert (row[len(vectors) :] == 0).all()
+
+    @pytest.mark.parametrize("layers", ["all", "top", "1"])
+    def test_a_biLM_that_is_trained_begins_as_the_frozen_one(self, bilm: elmo.Model, layers: str) -> None:  # noqa: N802 - its name
+        tokens = [("in", "N1"), ("saw", "N2", "Jr"), ("x",)]
+        settings = EncoderSettings(elmo="input", layers=layers, train_bilm=True)
+        chosen = settings.chosen(bilm.config.n_layers)
+        frozen = FrozenLayers(bilm.embedder(layers="all"), tokens).only(chosen)
+        trained = TokenEncoder(settings, ["in"], elmo=frozen.shape, bilm=bilm.bilm).eval()
+        other = TokenEncoder(replace(settings, train_bilm=False), ["in"], elmo=frozen.shape).eval()
+        other.load_state_dict({n: w for n, w in trained.state_dict().items() if not n.startswith("bilm.")})
+        one, two = trained(trained.collate(tokens, None)).inputs, other(other.collate(tokens, frozen)).inputs
+        torch.testing.assert_close(one, two, atol=5e-3, rtol=0)
+
+    def test_a_word_is_known_in_lower_case_too_and_static_vectors_stay(self) -> None:
+        vectors = WordVectors(("cat", "dog"), np.array([[1.0, 0.0], [0.0, 2.0]], np.float32))
+        encoder = TokenEncoder(EncoderSettings(elmo="none", characters=0), vectors).eval()
+        batch = encoder.collate([("Cat", "cat", "fish")], None)
+        assert batch.words.tolist() == [[2, 2, 1]]
+        assert not any(weight.requires_grad for weight in encoder.parameters())
+
+    def test_the_penalty_pulls_the_weights_of_the_layers_together(self) -> None:
+        encoder = TokenEncoder(EncoderSettings(elmo="both", penalty=0.5), ["a"], elmo=(2, 4))
+        mix: Any = encoder.mixes["input"]
+        mix.weights.data = torch.tensor([1.0, -2.0])
+        assert float(encoder.penalty().detach()) == pytest.approx(0.5 * 5)
+
+    @pytest.mark.parametrize(
+        ("settings", "named"),
+        [({"elmo": "inside"}, "encoder.elmo"), ({"layers": "3rd"}, "encoder.layers"), ({"dropout": 1.0}, "dropout")],
+    )
+    def test_a_wrong_setting_is_named(self, settings: dict[str, Any], named: str) -> None:
+        with pytest.raises(ElmoError, match=named):
+            EncoderSettings(**settings)
+
+
+class TestLayers:
+    def test_a_chain_sums_to_one_over_all_sequences(self) -> None:
+        torch.manual_seed(0)
+        crf, scores, mask = CRF(3), torch.randn(1, 4, 3), torch.tensor([[True, True, True, False]])
+        tags = torch.cartesian_prod(*[torch.arange(3)] * 3)
+        tags = torch.cat([tags, torch.zeros(len(tags), 1, dtype=torch.long)], dim=1)
+        losses = crf.loss(scores.expand(len(tags), -1, -1), tags, mask.expand(len(tags), -1))
+        assert float(torch.exp(-losses).sum().detach()) == pytest.approx(1)
+        assert tags[losses.argmin(), :3].tolist() == crf.best(scores, [3])[0]
+
+    def test_tags_that_may_not_follow_never_do(self) -> None:
+        labels = ["B-X", "I-X", "I-Y", "O"]
+        scores = torch.randn(50, 6, 4, generator=torch.Generator().manual_seed(0))
+        zeros = torch.zeros(4, 4), torch.zeros(4), torch.zeros(4)
+        for row in viterbi(scores, [6] * 50, *zeros, allowed_bio(labels)):
+            for before, tag in zip(["O", *(labels[k] for k in row)], [labels[k] for k in row], strict=False):
+                assert not tag.startswith("I-") or (before[:1] in "BI" and before[2:] == tag[2:])
+
+    def test_a_row_does_not_see_its_padding_or_its_neighbours(self) -> None:
+        torch.manual_seed(0)
+        lstm, x = BiLSTM(3, 4, layers=2).eval(), torch.randn(2, 5, 3)
+        alone = lstm(x[:1, :2], [2])
+        torch.testing.assert_close(lstm(x, [2, 5])[:1, :2], alone)
+        assert (lstm(x, [2, 5])[0, 2:] == 0).all()
+
+    def test_what_is_masked_has_no_share(self) -> None:
+        shares = masked_softmax(torch.tensor([[1.0, 5.0], [2.0, 2.0]]), torch.tensor([[True, False], [False, False]]))
+        assert shares.tolist() == [[1, 0], [0, 0]]
+        assert torch.finfo(torch.float16).min < IMPOSSIBLE
+
+
+class TestSpans:
+    def test_spans_are_those_of_conlleval(self) -> None:
+        assert spans_of(["B-X", "I-X", "O", "I-X", "I-Y", "B-Y", "B-Y"]) == [
+            ("X", 0, 2), ("X", 3, 4), ("Y", 4, 5), ("Y", 5, 6), ("Y", 6, 7),
+        ]  # fmt: skip
+        assert spans_of([]) == []
+
+    @given(st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=12))
+    def test_spans_cover_each_tagged_token_once(self, tags: list[str]) -> None:
+        covered = [place for _, start, end in spans_of(tags) for place in range(start, end)]
+        assert covered == [place for place, tag in enumerate(tags) if tag != "O"]
+
+    def test_a_span_is_right_with_both_ends_and_its_kind(self) -> None:
+        gold = [("X", 0, 2), ("Y", 3, 4)]
+        found = [("X", 0, 2), ("X", 3, 4), ("Y", 3, 5)]
+        assert span_scores([(gold, found)]) == pytest.approx({"precision": 1 / 3, "recall": 1 / 2, "f1": 0.4})
+        assert span_scores([([], [])])["f1"] == 0
+
+
+class TestColumns:
+    def test_the_published_layouts_are_read(self, tmp_path: Path) -> None:
+        file = tmp_path / "x"
+        for text in (
+            "Ann\tB-PER\nran\tO\n",
+            "-DOCSTART- -X- O O\n\nAnn NNP I-NP I-PER\nran VBD I-VP O\n\n",
+            "# sent_id = 1\n# text = Ann ran\n1\tAnn\tB-PER\n2\tran\tO\n",
+        ):
+            file.write_text(text)
+            assert read_columns(str(file)) == [TaggedSentence(("Ann", "ran"), ("B-PER", "O"))]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("Ann\tB-PER\nran\n", "line 2: found 1 columns, expected 2"),
+            ("Ann\tPER\n", "line 1: found the tag 'PER', expected O, B-KIND or I-KIND"),
+            ("\tO\n", "line 1: found no token"),
+            ("Ann\n", "line 1: found 1 columns, expected 2: a token, and a tag"),
+            ("\n\n", "has no sentence"),
+        ],
+    )
+    def test_a_malformed_line_is_named(self, tmp_path: Path, text: str, message: str) -> None:
+        file = tmp_path / "x.conll"
+        file.write_text(text)
+        with pytest.raises(ElmoError, match=message):
+            read_columns(str(file))
+
+
+class TestWordVectors:
+    @pytest.mark.parametrize("text", ["cat 1 0\ndog 0 2\n", "2 2\ncat 1 0\ndog 0 2 \n"])
+    def test_text_files_are_read(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "v.txt").write_text(text)
+        found = WordVectors.read(str(tmp_path / "v.txt"))
+        assert found.words == ("cat", "dog")
+        assert found.vectors.tolist() == [[1, 0], [0, 2]]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [("cat 1 0\ndog 0\n", "line 2"), ("cat 1 x\n", "no number"), ("cat nan 1\n", "no number"), ("", "no word vec")],
+    )
+    def test_a_malformed_line_is_named(self, tmp_path: Path, text: str, message: str) -> None:
+        (tmp_path / "v.txt").write_text(text)
+        with pytest.raises(ElmoError, match=message):
+            WordVectors.read(str(tmp_path / "v.txt"))
+
+
+class TestTraining:
+    @pytest.mark.parametrize("place", PLACES)
+    def test_a_model_learns(self, bilm: elmo.Model, tmp_path: Path, place: Place) -> None:
+        data = Data(sentences(60), sentences(20, 1), sentences(20, 2))
+        done = train_task(Entities(), small(encoder={"elmo": place}), data, tmp_path / "run", bilm=bilm)
+        assert done.result.test["f1"] > 0.95
+        assert set(done.result.layer_weights) == set(EncoderSettings(elmo=place).places)
+        stored = read_result(tmp_path / "run")
+        assert stored is not None
+        assert stored.test == done.result.test
+        assert max(done.result.curve) == pytest.approx(done.result.dev["f1"])
+
+    def test_a_biLM_can_be_trained_with_it(self, tmp_path: Path) -> None:  # noqa: N802 - its name
+        write_model(tmp_path / "bilm", small_options())
+        model = elmo.load(tmp_path / "bilm")
+        before = model.bilm.forwards[0].kernel.detach().clone()  # type: ignore[operator]
+        config = small(encoder={"train_bilm": True}, train={"epochs": 1})
+        trained = train_task(Entities(), config, Data(sentences(16), sentences(8, 1)), tmp_path / "run", bilm=model)
+        assert not torch.equal(before, model.bilm.forwards[0].kernel)  # type: ignore[arg-type]
+        save_task(trained, model, tmp_path / "out", embedded=False)
+        answers = load_task(tmp_path / "out").answers(sentences(8, 1))
+        assert Entities().scores(sentences(8, 1), answers) == trained.result.dev
+
+    def test_a_run_that_was_cut_goes_on_to_the_same_bits(self, bilm: elmo.Model, tmp_path: Path) -> None:
+        data, config = Data(sentences(30), sentences(10, 1)), small()
+
+        def training() -> TaskTraining[TaggedSentence, tuple[str, ...]]:
+            model, _ = new_model(Entities(), config, data, bilm)
+            frozen = FrozenLayers(bilm.embedder(layers="all"), (one.tokens for one in [*data.train, *data.dev]))
+            return TaskTraining(Entities(), config, model, data.train, data.dev, frozen=frozen)
+
+        run_training(training(), tmp_path / "whole")
+
+        def cut(report: Any) -> None:
+            if report.event.step == 6:
+                raise RuntimeError("cut")
+
+        with pytest.raises(RuntimeError, match="cut"):
+            run_training(training(), tmp_path / "cut", report=cut)
+        run_training(training(), tmp_path / "cut", resume=True)
+        for name in ("last.safetensors", "best.safetensors", "metrics.jsonl"):
+            assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+    def test_other_settings_or_examples_are_not_resumed(self, bilm: elmo.Model, tmp_path: Path) -> None:
+        data = Data(sentences(10), sentences(5, 1))
+        config = small(train={"epochs": 1}, encoder={"elmo": "none"})
+        train_task(Entities(), config, data, tmp_path, bilm=bilm)
+        with pytest.raises(ElmoError, match="other settings"):
+            train_task(Entities(), replace(config, seed=1), data, tmp_path, bilm=bilm, resume=True)
+        with pytest.raises(ElmoError, match="other examples"):
+            train_task(Entities(), config, Data(sentences(10, 7), data.dev), tmp_path, bilm=bilm, resume=True)
+
+    def test_a_smaller_share_is_part_of_a_larger_one(self, bilm: elmo.Model) -> None:
+        data = Data(sentences(40), sentences(5, 1))
+        drawn = []
+        for share in (0.1, 0.5, 1.0):
+            config = small(train={"share": share}, encoder={"elmo": "none"})
+            model, _ = new_model(Entities(), config, data, bilm)
+            drawn.append(TaskTraining(Entities(), config, model, data.train, data.dev).train_examples)
+        assert [len(examples) for examples in drawn] == [4, 20, 40]
+        assert set(drawn[0]) <= set(drawn[1])
+
+    @pytest.mark.parametrize(
+        ("change", "named"),
+        [
+            ("train.epochs=0", "train.epochs"),
+            ("train.epoch=2", "did you mean train.epochs"),
+            ("model.hidden=x", "model.hidden"),
+            ("encoder.elmo=top", "encoder.elmo"),
+            ("seed=-1", "seed"),
+        ],
+    )
+    def test_a_wrong_setting_is_named(self, change: str, named: str) -> None:
+        with pytest.raises(ElmoError, match=named):
+            TaskConfig.of(Entities(), sets=[change])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_model(folder / "bilm", small_options())
+    for name, seed in (("train", 0), ("dev", 1)):
+        lines = (
+            "".join(f"{t}\t{g}\n" for t, g in zip(one.tokens, one.tags, strict=True)) for one in sentences(40, seed)
+        )
+        (folder / f"{name}.conll").write_text("\n".join(lines))
+    return folder
+
+
+class TestCommand:
+    def arguments(self, files: Path, *more: object) -> list[object]:
+        sets = ["model.hidden=16", "model.layers=1", "train.epochs=5", "optimizer.rate=0.02", "train.batch_size=8"]
+        chosen = [part for one in sets for part in ("--set", one)]
+        data = ["--train", files / "train.conll", "--dev", files / "dev.conll", "--model", files / "bilm"]
+        return ["task", "ner", *data, "--vectors", "none", *chosen, *more]
+
+    def test_a_model_is_trained_saved_and_answers(self, files: Path, tmp_path: Path) -> None:
+        out = tmp_path / "ner"
+        result = run_elmo(*self.arguments(files, "-o", out, "--test", files / "dev.conll"))
+        assert result.returncode == 0, result.stderr
+        assert b"test precision" in result.stdout
+        assert sorted(path.name for path in out.iterdir()) == ["bilm", "model.safetensors", "task.json", "words.txt"]
+        assert not (tmp_path / "ner.training").exists()
+        said = run_elmo("predict", out, "-", stdin=b"saw N1 Jr in N2\n\n")
+        assert said.stdout == b"saw [PER N1 Jr] in [LOC N2]\n", said.stderr
+        lines = run_elmo("predict", out, "-", "--json", stdin=b"in N2\n").stdout
+        assert json.loads(lines) == {"tokens": ["in", "N2"], "tags": ["O", "B-LOC"]}
+
+    def test_mistakes_are_said(self, files: Path, tmp_path: Path) -> None:
+        bad = tmp_path / "bad.conll"
+        bad.write_text("Ann\tB-PER\nran\n")
+        for arguments, message in (
+            (["task", "ner", "--train", bad, "--dev", bad], b"bad.conll, line 2: found 1 columns"),
+            (self.arguments(files, "--resume"), b"give -o OUT"),
+            (self.arguments(files, "-o", files), b"exists: give another folder"),
+            (["predict", tmp_path, "-"], b"is no task model"),
+        ):
+            result = run_elmo(*arguments)
+            assert result.returncode == 2
+            assert message in result.stderr
