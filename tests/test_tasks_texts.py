@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elmo.errors import ElmoError
-from elmo.tasks.texts import Text, text_at, tokenise, two_texts
+from elmo.tasks import texts
+from elmo.tasks.texts import Text, read_tokens, text_at, tokenise, two_texts, write_tokens
 
 
 def test_tokens_of_all_sentences_with_their_places() -> None:
@@ -79,3 +82,17 @@ def test_two_texts_stand_in_a_line_with_a_tab_or_in_an_object() -> None:
 def test_a_line_without_two_texts_is_named(line: str, message: str) -> None:
     with pytest.raises(ElmoError, match=message):
         list(two_texts(["a\tb", line], ("q", "c")))
+
+
+def test_tokens_that_were_written_are_known_without_a_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tokenise("A dog runs.")
+    write_tokens(tmp_path / "tokens.xz", [text, text])
+    monkeypatch.setattr(texts, "_KNOWN", {})
+    monkeypatch.setattr(texts, "_tokenizer", lambda: pytest.fail("spaCy was asked"))
+    read_tokens(str(tmp_path / "tokens.xz"))
+    assert tokenise("A dog runs.") == text
+    (tmp_path / "bad").write_text('["a", [0]]\n')
+    with pytest.raises(ElmoError, match="line 1"):
+        read_tokens(str(tmp_path / "bad"))

@@ -29,12 +29,16 @@ def reproduce(
     runs: Annotated[str, typer.Option(help="Folder that keeps the runs; a second call goes on with them.")] = "runs",
     tasks: Annotated[str | None, typer.Option(help="Some of the six, such as srl,ner; all if not given.")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="The biLM; the embedded one if not given.")] = None,
+    tokens: Annotated[
+        str | None, typer.Option(metavar="F", help="Tokens of raw text (scripts/pretokenise.py), instead of spaCy.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Of each row of Table 1.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="At toy size: shows that it works, nothing else.")] = False,
     device: DeviceOption = None,
 ) -> None:
     """Make the paper's tables and figures again, on open data."""
     from elmo.reproduce.lab import SIX, Lab, Study
+    from elmo.tasks.texts import read_tokens
     from elmo.tasks.train_command import chosen_device
 
     for name in names or ():
@@ -42,6 +46,8 @@ def reproduce(
             raise ElmoError(f"there is no {name!r}: give some of {', '.join(NAMES)}")
     if not Path(data).is_dir():
         raise ElmoError(f"there is no folder {data}: give the one with the tasks' archives, --data DIR")
+    if tokens is not None:
+        read_tokens(tokens)
     chosen = SIX if tasks is None else tuple(tasks.split(","))
     place = chosen_device(device)
     lab = Lab(

@@ -39,6 +39,11 @@ class Data(Generic[Example]):
     dev: Sequence[Example]
     test: Sequence[Example] = ()
 
+    @property
+    def sets(self) -> tuple[Sequence[Example], ...]:
+        """All three."""
+        return self.train, self.dev, self.test
+
 
 @dataclass(frozen=True)
 class Result:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import lzma
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from elmo.errors import ElmoError
+from elmo.files import new_file
+from elmo.tasks.files import lines, wrong
 from elmo.text import Tokenizer
 
 
@@ -34,11 +38,36 @@ class Text:
         return (first, last) if start < end and first <= last else None
 
 
+_KNOWN: dict[str, Text] = {}
+
+
 def tokenise(raw: str) -> Text:
     """Split raw text, as `elmo.Tokenizer` does for English."""
+    if (known := _KNOWN.get(raw)) is not None:
+        return known
     sentences = _tokenizer()(raw)
     tokens = tuple(token for sentence in sentences for token in sentence.tokens)
     return Text(raw, tokens, tuple(start for sentence in sentences for start, _ in sentence.spans))
+
+
+def write_tokens(path: Path, texts: Iterable[Text]) -> None:
+    """Write where the tokens of texts are, for `read_tokens`: xz, a JSON list of text, starts and lengths a line."""
+    with new_file(path) as beside, lzma.open(beside, "wt", encoding="utf-8") as file:
+        for text in {text.raw: text for text in texts}.values():
+            file.write(json.dumps([text.raw, text.starts, [len(token) for token in text.tokens]]) + "\n")
+
+
+def read_tokens(path: str) -> None:
+    """Know the tokens of some texts from now on, so that a machine without spaCy can read their files."""
+    for number, line in lines(path):
+        if not line:
+            continue
+        try:
+            raw, starts, lengths = json.loads(line)
+            tokens = tuple(raw[start : start + length] for start, length in zip(starts, lengths, strict=True))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise wrong(path, number, f"{error}", "a text, where its tokens start, and how long they are") from None
+        _KNOWN[raw] = Text(raw, tokens, tuple(starts))
 
 
 @cache
@@ -65,12 +94,12 @@ def text_at(value: object, place: str) -> Text:
     return text
 
 
-def two_texts(lines: Sequence[str], names: tuple[str, str]) -> Iterator[tuple[Text, Text]]:
+def two_texts(given: Sequence[str], names: tuple[str, str]) -> Iterator[tuple[Text, Text]]:
     """Two texts of each line: a JSON object that has them by their names, or the two with a tab between them.
 
     Blank lines are passed over.
     """
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(given, start=1):
         if line.strip():
             first, second = _split(line, names, number)
             yield text_at(first, f"line {number}, {names[0]}"), text_at(second, f"line {number}, {names[1]}")
