@@ -58,7 +58,7 @@ bench-prepare: $(VENV)/.dev $(VENV)/.installed
 	.peers/bert/bin/python -m pip --quiet install -c constraints.txt torch transformers numpy
 	@touch $@
 
-# Its code for files alone: what it needs is no longer to be had.
+# Only its file of the command is used, on the modules of 2.10.1.
 .peers-allennlp-0.9/.made: | $(VENV)/.made
 	$(PIP) install --no-deps --target .peers-allennlp-0.9 allennlp==0.9.0
 	@touch $@

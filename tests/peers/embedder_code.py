@@ -2,8 +2,8 @@
 
     python embedder_code.py MODEL TEXT FOLDER [ALLENNLP_0.9]
 
-AllenNLP 0.9 itself runs on no Python that is left; its `commands/elmo.py`, which has the embedder and writes the files,
-is run as it is on the modules of 2.10.1.
+Of AllenNLP 0.9 only `commands/elmo.py`, which has the embedder and writes the files, is run, as it is, on the modules
+of 2.10.1: the whole would need an environment of its time.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def _options(
 
 
 def write(folder: Path, options: Options, seed: int) -> None:
-    """Write bilm-tf's files, not by this library, with weights that keep vectors as large as published ones'."""
+    """Write bilm-tf's files, not by this library; weights are scaled by their inputs, so that no layer explodes."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     with h5py.File(folder / "weights.hdf5", "w") as file:
