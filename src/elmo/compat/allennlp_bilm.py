@@ -1,7 +1,7 @@
 """AllenNLP's biLM over ours: its parameters, its cached vocabulary, its carried state.
 
 The modules hold their parameters under AllenNLP 2.10's names and in its shapes, so that state dicts, optimizers and
-patterns over names go on working, and run them through our network (`allennlp_weights.py` has the table). Where no
+patterns over names go on working, and run them through our network (`formats/allennlp_table.py`). Where no
 gradient is asked for they run on an engine. `allennlp.py` has the names to import.
 
 Shapes: B sentences, T tokens, P projection, D = 2 * P, K LSTM layers, V cached words.
@@ -22,11 +22,11 @@ from torch.nn import functional as F
 from elmo import chars
 from elmo.api import fingerprint
 from elmo.chars import BOS, EOS
-from elmo.compat.allennlp_weights import ENCODER, LSTM, to_ours, to_theirs
 from elmo.config import ModelConfig
 from elmo.engine import Engine, make_engine
 from elmo.errors import ElmoError
 from elmo.formats import read_model
+from elmo.formats.allennlp_table import ENCODER, LSTM, to_ours, to_theirs
 from elmo.formats.bundle import Bundle, Network, empty_bilm, fill_bilm
 from elmo.model import BiLM, BiLMOutput, State
 

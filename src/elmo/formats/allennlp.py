@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmo.config import N_BYTES_AND_MARKS, ModelConfig, parse_json, read_json
+from elmo.config import ModelConfig, parse_json, read_json
 from elmo.errors import ElmoError
+from elmo.formats.allennlp_table import ENCODER, LSTM, table
 from elmo.formats.archives import read_tar, read_text
 from elmo.formats.bundle import Bundle, Network, Stored, check_shape, empty_bilm, fill_bilm
 from elmo.formats.pickles import read_tensors
-from elmo.formats.torch_layout import Shapes, checked, highway_shapes, highway_weights, lstm_shapes, lstm_weights
+from elmo.formats.torch_layout import checked, rows_to_ours, shapes_of
 from elmo.model import ScalarMix
 
 WEIGHTS = "weights.th"
 _CONFIG = "config.json"
 _OPTIONS = "options_file"  # how the name of options ends in an archive that holds them
-_MARK = "_elmo_lstm.forward_layer_0.input_linearity.weight"
-_HIGHWAYS, _LSTM = "_token_embedder._highways._layers.", "_elmo_lstm."
+_MARK = f"{LSTM}.forward_layer_0.input_linearity.weight"
 
 
 @dataclass(frozen=True)
@@ -99,34 +99,12 @@ def _prefix(tensors: Mapping[str, Tensor], path: Path) -> str:
 def _weights(tensors: Mapping[str, Tensor], prefix: str, config: ModelConfig, path: Path) -> dict[str, Tensor]:
     # A cached vocabulary is made from the rest.
     inside = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    wanted = {name: tensor for name, tensor in inside.items() if name.startswith(("_token_embedder.", _LSTM))}
-    theirs = checked(wanted, _shapes(config), path)
-    assert config.char_cnn is not None  # seen to in _shapes
-    ours = {"encoder.characters.weight": theirs["_token_embedder._char_embedding_weights"].clone()}
+    wanted = {name: tensor for name, tensor in inside.items() if name.startswith((f"{ENCODER}.", f"{LSTM}."))}
+    rows = table(config)
+    ours = rows_to_ours(rows, checked(wanted, shapes_of(rows, config), path))
+    ours["encoder.characters.weight"] = ours["encoder.characters.weight"].clone()
     ours["encoder.characters.weight"][0] = 0  # the mask's row, which some task may have trained
-    for i in range(len(config.char_cnn.filters)):
-        for part in ("weight", "bias"):
-            ours[f"encoder.convolutions.{i}.{part}"] = theirs[f"_token_embedder.char_conv_{i}.{part}"]
-    for part in ("weight", "bias"):
-        ours[f"encoder.projection.{part}"] = theirs[f"_token_embedder._projection.{part}"]
-    ours |= highway_weights(theirs, _HIGHWAYS, config.char_cnn.n_highway)
-    ours |= lstm_weights(theirs, _LSTM, config.lstm)
     return {name: tensor.contiguous() for name, tensor in ours.items()}
-
-
-def _shapes(config: ModelConfig) -> Shapes:
-    cnn, width = config.char_cnn, config.lstm.projection_dim
-    if cnn is None or not cnn.has_projection(width):
-        raise ElmoError("the options say words, or filters without a projection: AllenNLP's ELMo has neither")
-    encoder = "_token_embedder."
-    shapes: Shapes = {f"{encoder}_char_embedding_weights": (N_BYTES_AND_MARKS + 1, cnn.embedding_dim)}
-    for i, (size, number) in enumerate(cnn.filters):
-        shapes[f"{encoder}char_conv_{i}.weight"] = (number, cnn.embedding_dim, size)
-        shapes[f"{encoder}char_conv_{i}.bias"] = (number,)
-    shapes |= highway_shapes(_HIGHWAYS, cnn.n_highway, cnn.n_filters)
-    shapes[f"{encoder}_projection.weight"] = (width, cnn.n_filters)
-    shapes[f"{encoder}_projection.bias"] = (width,)
-    return shapes | lstm_shapes(_LSTM, config.lstm)
 
 
 def _mixes(tensors: Mapping[str, Tensor], prefix: str, config: ModelConfig, path: Path) -> list[ScalarMix]:

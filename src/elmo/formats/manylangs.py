@@ -20,7 +20,7 @@ from elmo.errors import ElmoError
 from elmo.formats.archives import Files, read_text
 from elmo.formats.bundle import Bundle, Network, Stored, empty_bilm, fill_bilm
 from elmo.formats.pickles import read_tensors
-from elmo.formats.torch_layout import Shapes, checked, highway_shapes, highway_weights, lstm_shapes, lstm_weights
+from elmo.formats.torch_layout import Shapes, checked, highway_rows, lstm_rows, rows_to_ours, shapes_of
 from elmo.vocab import SPECIAL_WORDS, Vocabulary
 
 TOKENS, ENCODER = "token_embedder.pkl", "encoder.pkl"
@@ -168,7 +168,7 @@ def _encoder_weights(
             ours[f"encoder.convolutions.{i}.{part}"] = theirs[f"convolutions.{i}.{part}"]
     for part in ("weight", "bias"):
         ours[f"encoder.projection.{part}"] = theirs[f"projection.{part}"]
-    return ours | highway_weights(theirs, _HIGHWAYS, config.char_cnn.n_highway)
+    return ours | rows_to_ours(highway_rows(_HIGHWAYS, config.char_cnn.n_highway), theirs)
 
 
 def _encoder_shapes(config: ModelConfig, theirs: Mapping[str, Tensor]) -> Shapes:
@@ -183,7 +183,7 @@ def _encoder_shapes(config: ModelConfig, theirs: Mapping[str, Tensor]) -> Shapes
             shapes[name] = (found.shape[0] if found is not None and found.ndim else 0, dim)
     for i, (size, number) in enumerate(cnn.filters):
         shapes |= {f"convolutions.{i}.weight": (number, cnn.embedding_dim, size), f"convolutions.{i}.bias": (number,)}
-    shapes |= highway_shapes(_HIGHWAYS, cnn.n_highway, cnn.n_filters)
+    shapes |= shapes_of(highway_rows(_HIGHWAYS, cnn.n_highway), config)
     return shapes | {"projection.weight": (width, cnn.width), "projection.bias": (width,)}
 
 
@@ -191,7 +191,8 @@ def _lstm_weights(files: Files, config: ModelConfig) -> dict[str, Tensor]:
     where = f"{files.name}: {ENCODER}"
     with files.open(ENCODER) as file:
         theirs = read_tensors(file, where)
-    return lstm_weights(checked(theirs, lstm_shapes("", config.lstm), where), "", config.lstm)
+    rows = list(lstm_rows("", config.lstm))
+    return rows_to_ours(rows, checked(theirs, shapes_of(rows, config), where))
 
 
 def _rows(table: Tensor, rows: list[int], where: str) -> Tensor:
