@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
 .PHONY: demo test fuzz lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic \
-    test-peers clean
+    reproduce-quick test-peers clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -66,6 +66,10 @@ bench-prepare: $(VENV)/.dev $(VENV)/.installed
 # Tags, senses and the first words of sentences by layer and state: make intrinsic MODEL=folder DATA=../shared/data
 intrinsic: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/python scripts/intrinsic.py $(if $(MODEL),--model $(MODEL)) --data $(or $(DATA),../shared/data)
+
+# All of the paper's evaluation at toy size, in minutes: make reproduce-quick DATA=../shared/data/tasks
+reproduce-quick: $(VENV)/.dev $(VENV)/.installed
+	$(BIN)/elmo reproduce --quick --seeds 1 --data $(or $(DATA),../shared/data/tasks) --runs build/runs -o build/results
 
 clean:
 	rm -rf $(VENV) dist build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,11 @@ def golden() -> Path:
     if not GOLDEN.exists():
         pytest.skip("the reference vectors of ../shared are not here")
     return GOLDEN
+
+
+def heed_interrupts() -> None:
+    """Before a command starts: a shell lets what it runs in the background ignore Ctrl-C, and so its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run_elmo(*arguments: object, stdin: bytes = b"", **kwargs: Any) -> subprocess.CompletedProcess[bytes]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import elmo
-from conftest import run_elmo, small_options, write_model
+from conftest import heed_interrupts, run_elmo, small_options, write_model
 
 
 @pytest.fixture(scope="module")
@@ -265,6 +265,7 @@ def test_an_interrupted_run_says_how_to_go_on(folder: Path, tmp_path: Path) -> N
         [sys.executable, "-m", "elmo", "embed", "-", "-o", str(tmp_path / "o.npz"), "-m", str(folder), "-q"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
     )
     assert process.stdin is not None
     process.stdin.write(b"the cat\n" * 1000)

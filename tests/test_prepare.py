@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import run_elmo
+from conftest import heed_interrupts, run_elmo
 from elmo.chars import words_to_ids
 from elmo.errors import ElmoError
 from elmo.lm import merge, reading, shards
@@ -548,7 +548,9 @@ class TestCommand:
         text = tmp_path / "in.txt"
         text.write_text("".join(f"a{n % 9973} b c d\n\n" for n in range(1_500_000)))
         arguments = ["prepare", str(text), "-o", str(tmp_path / "out"), "--workers", "2", "-q"]
-        process = subprocess.Popen([sys.executable, "-m", "elmo", *arguments], stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "elmo", *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+        )
         while process.poll() is None and not list(tmp_path.glob("out.partial/part-*")):
             time.sleep(0.002)
         process.send_signal(signal.SIGINT)

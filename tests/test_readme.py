@@ -61,16 +61,27 @@ def test_the_file_tree_is_the_one_there_is() -> None:
     assert named == there
 
 
-def test_the_demo_shows_the_word_in_its_sentences_and_says_that_the_weights_are_random() -> None:
+def run_example(name: str) -> str:
     result = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py")], capture_output=True, text=True, timeout=120
+        [sys.executable, str(ROOT / "examples" / name)], capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 0, result.stderr
-    assert '"bank" in four sentences' in result.stdout
-    assert result.stdout.count("cosine between its vectors") == 3
-    assert "random weights" in result.stdout
+    return result.stdout
+
+
+def test_the_demo_shows_senses_contexts_and_substitutes() -> None:
+    printed = run_example("demo.py")
+    assert '"bank" in four sentences' in printed
+    assert printed.count("cosine between its vectors") == 3
+    assert "[bank] of the Dnieper river" in printed
+    assert "match, game" in printed
+
+
+def test_the_table_of_neighbours_is_what_its_script_prints() -> None:
+    assert run_example("neighbours.py") in README
 
 
 def test_files_that_readers_are_sent_to_exist() -> None:
+    anchors = {"#" + title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)", README, flags=re.MULTILINE)}
     for link in re.findall(r"\]\(((?!http)[^)]+)\)", README):
-        assert (ROOT / link).exists(), link
+        assert link in anchors if link.startswith("#") else (ROOT / link).exists(), link

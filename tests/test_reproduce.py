@@ -1,0 +1,110 @@
+"""The paper's evaluation at toy size: all of it runs, runs are kept, and tables say how they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import SHARED, run_elmo
+from elmo.errors import ElmoError
+from elmo.reproduce import claims, figures, tables
+from elmo.reproduce.lab import SIX, Lab, Study
+from elmo.reproduce.tables import Row, markdown, spread, with_elmo, without
+
+DATA = SHARED / "data" / "tasks"
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="the task data of ../shared is not here")
+
+
+def study(folder: Path, **changes: object) -> Study:
+    values: dict[str, object] = {"data": DATA, "runs": folder / "runs", "quick": True, "seeds": 1}
+    return Study(**values | {"device": torch.device("cpu")} | changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    yield Lab(study(tmp_path_factory.mktemp("study")))
+
+
+@needs_data
+class TestQuick:
+    def test_every_task_is_trained_without_and_with_elmo(self, lab: Lab) -> None:
+        text = tables.table1(lab)
+        assert all(f"| {name} | " in text for name in SIX)
+        assert "Median relative error reduction" in text
+
+    def test_a_run_that_was_done_is_not_done_again(self, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = lab.run("ner", without())
+        monkeypatch.setattr("elmo.reproduce.lab.train_task", lambda *_, **__: pytest.fail("it was trained again"))
+        again = Lab(lab.study).run("ner", without())
+        assert again.test == first.test
+        with pytest.raises(pytest.fail.Exception):
+            lab.run("ner", without(), seed=1)
+
+    def test_layers_and_places_are_compared_on_three_tasks(self, lab: Lab) -> None:
+        assert tables.table2(lab).count("|\n") == 6
+        assert "Peters et al. 2017" in tables.table2(lab)
+        assert "| output only | " in tables.table3(lab)
+
+    def test_figures_are_drawn_with_their_numbers(self, lab: Lab, tmp_path: Path) -> None:
+        for draw, name in ((figures.figure1, "figure1.svg"), (figures.figure2, "figure2.svg")):
+            text = draw(lab, tmp_path)
+            assert (tmp_path / name).read_text().startswith("<?xml")
+            assert f"({name})" in text
+        assert "| srl | with ELMo | " in figures.figure1(lab, tmp_path)
+
+    def test_layers_are_told_apart_by_senses_tags_and_neighbours(self, lab: Lab) -> None:
+        assert "| layer 2 | " in tables.table5(lab)
+        assert "| word alone | " in tables.table6(lab)
+        assert "| biLM, top layer | " in tables.table4(lab)
+
+    def test_each_claim_is_held_to_numbers(self, lab: Lab) -> None:
+        text = claims.claims(lab)
+        assert text.count("| held |") + text.count("| did not hold |") == 9
+
+    def test_the_command_says_how_a_table_was_made(self, tmp_path: Path) -> None:
+        out, runs = tmp_path / "out", tmp_path / "runs"
+        options = [
+            "--quick",
+            "--seeds",
+            1,
+            "--data",
+            DATA,
+            "--runs",
+            runs,
+            "-o",
+            out,
+            "--tasks",
+            "ner",
+            "--device",
+            "cpu",
+        ]
+        result = run_elmo("reproduce", "table1", *options)
+        assert result.returncode == 0, result.stderr
+        text = (out / "table1.md").read_text()
+        for part in ("`elmo reproduce table1 --quick`", "commit ", "PyTorch", "toy size"):
+            assert part in text
+
+
+def test_mistakes_are_said(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["table9"], b"there is no 'table9': give some of table1"),
+        (["table1", "--data", tmp_path / "nowhere"], b"there is no folder"),
+        (["table1", "--data", tmp_path, "--tasks", "ner,chess"], b"there is no task 'chess'"),
+    ):
+        result = run_elmo("reproduce", *arguments)
+        assert result.returncode == 2
+        assert message in result.stderr
+    with pytest.raises(ElmoError, match="seeds is 0"):
+        study(tmp_path, seeds=0)
+
+
+def test_an_error_that_is_halved_is_cut_by_half() -> None:
+    row = Row("ner", "f1", baseline=[0.8, 0.8], elmo=[0.9, 0.9])
+    assert row.error_cut == pytest.approx(0.5)
+    assert spread([0.8, 0.9]) == "85.00 ± 7.07"
+    assert spread([0.8]) == "80.00"
+    assert markdown(["a"], [["b"]]) == "| a |\n| --- |\n| b |\n"
+    assert with_elmo("srl", layers="top") == {"encoder": {"elmo": "input", "layers": "top"}}
