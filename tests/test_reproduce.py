@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,8 @@ def study(folder: Path, **changes: object) -> Study:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    yield Lab(study(tmp_path_factory.mktemp("study")))
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(study(tmp_path_factory.mktemp("study")))
 
 
 @needs_data
