@@ -16,8 +16,8 @@ from elmo.tasks.encoder import Place
 from elmo.tasks.inference import Inference, InferenceModel, InferenceSettings, aligned
 from elmo.tasks.pairs import Pair, read_pairs
 from elmo.tasks.texts import tokenise
-from task_training import PLACES, answers, assert_rows_are_alone, frozen_layers, new_model, train
 from test_tasks_readers import write
+from toy_tasks import PLACES, answer, assert_rows_are_alone, frozen_layers, learn, toy_model
 
 SICK = (
     "pair_ID\tsentence_A\tsentence_B\tentailment_label\tSemEval_set\n"
@@ -130,26 +130,26 @@ class TestModel:
     def test_it_learns_ten_pairs_to_the_end(self, tmp_path: Path, place: Place) -> None:
         task = Inference()
         frozen = frozen_layers(tmp_path, task, TOY)
-        model = new_model(task, TOY, SMALL, frozen=frozen, place=place)
-        losses = train(model, TOY, frozen, 40)
+        model = toy_model(task, TOY, SMALL, frozen, place)
+        losses = learn(model, TOY, frozen, steps=40)
         assert losses[-1] < 0.2 * losses[0]
-        assert task.scores(TOY, answers(model, TOY, frozen)) == {"accuracy": 1.0}
+        assert task.scores(TOY, answer(model, TOY, frozen)) == {"accuracy": 1.0}
 
     @pytest.mark.parametrize("place", PLACES)
     def test_a_pair_s_answer_does_not_depend_on_the_other_rows(self, tmp_path: Path, place: Place) -> None:
         task = Inference()
         frozen = frozen_layers(tmp_path, task, TOY)
-        assert_rows_are_alone(new_model(task, TOY, SMALL, frozen=frozen, place=place), TOY, frozen)
+        assert_rows_are_alone(toy_model(task, TOY, SMALL, frozen, place), TOY, frozen)
 
     def test_elmo_widens_what_it_stands_beside(self, tmp_path: Path) -> None:
         frozen = frozen_layers(tmp_path, Inference(), TOY)
-        models = [new_model(Inference(), TOY, SMALL, frozen=frozen, place=place) for place in PLACES]
+        models = [toy_model(Inference(), TOY, SMALL, frozen, place) for place in PLACES]
         widths = [(m.reading.lstms[0].input_size, m.project.in_features) for m in models]  # type: ignore[union-attr,index]
-        assert widths == [(108, 96), (118, 96), (108, 136), (118, 136)]
+        assert widths == [(40, 96), (50, 96), (40, 136), (50, 136)]
 
     def test_a_pair_without_a_label_is_answered(self) -> None:
-        model = new_model(Inference(), TOY, SMALL, frozen=None, place="none")
-        found = answers(model, Inference().parse(["Yes\tNo", '{"sentence1": "a b", "sentence2": "c"}']), None)
+        model = toy_model(Inference(), TOY, SMALL, None)
+        found = answer(model, Inference().parse(["Yes\tNo", '{"sentence1": "a b", "sentence2": "c"}']), None)
         assert set(found) <= {"contradiction", "entailment", "neutral"}
 
     def test_tokens_are_aligned_with_those_like_them_and_never_with_none(self) -> None:
@@ -173,10 +173,10 @@ class TestTask:
     def test_labels_are_those_of_training_and_another_is_never_right(self) -> None:
         task = Inference()
         assert task.labels(TOY) == ("contradiction", "entailment", "neutral")
-        model = new_model(task, TOY, SMALL, frozen=None, place="none")
+        model = toy_model(task, TOY, SMALL, None)
         assert isinstance(model, InferenceModel)
         unseen = [pair("a", "b", "unheard of")]
-        assert task.scores(unseen, answers(model, unseen, None)) == {"accuracy": 0.0}
+        assert task.scores(unseen, answer(model, unseen, None)) == {"accuracy": 0.0}
 
     def test_an_answer_for_programs_and_for_people(self) -> None:
         example = pair("A ball.", "Round.")

@@ -25,8 +25,8 @@ from elmo.tasks.questions import (
 )
 from elmo.tasks.squad import Question, read_squad
 from elmo.tasks.texts import tokenise
-from task_training import PLACES, answers, assert_rows_are_alone, frozen_layers, new_model, train
 from test_tasks_readers import write
+from toy_tasks import PLACES, answer, assert_rows_are_alone, frozen_layers, learn, toy_model
 
 CONTEXT = "In May 1815 the King's army, 40,000 men, marched to Waterloo."
 
@@ -222,28 +222,28 @@ class TestModel:
     def test_it_learns_ten_questions_to_the_end(self, tmp_path: Path, place: Place) -> None:
         task = Questions()
         frozen = frozen_layers(tmp_path, task, TOY)
-        model = new_model(task, TOY, SMALL, frozen=frozen, place=place)
-        losses = train(model, TOY, frozen, 40)
+        model = toy_model(task, TOY, SMALL, frozen, place)
+        losses = learn(model, TOY, frozen, steps=80)
         assert losses[-1] < 0.2 * losses[0]
-        assert task.scores(TOY, answers(model, TOY, frozen)) == {"em": 1.0, "f1": 1.0}
+        assert task.scores(TOY, answer(model, TOY, frozen)) == {"em": 1.0, "f1": 1.0}
 
     @pytest.mark.parametrize("place", PLACES)
     def test_an_answer_does_not_depend_on_the_other_rows(self, tmp_path: Path, place: Place) -> None:
         task = Questions()
         frozen = frozen_layers(tmp_path, task, TOY)
-        assert_rows_are_alone(new_model(task, TOY, SMALL, frozen=frozen, place=place), TOY, frozen)
+        assert_rows_are_alone(toy_model(task, TOY, SMALL, frozen, place), TOY, frozen)
 
     def test_an_answer_has_at_most_so_many_tokens_and_stands_in_the_paragraph(self) -> None:
         settings = QuestionSettings(hidden=4, longest_answer=2)
-        model = new_model(Questions(), TOY, settings, frozen=None, place="none")
+        model = toy_model(Questions(), TOY, settings, None)
         asked = Questions().parse(["Who?\tA bird  sings", '{"question": "Where?", "context": "in the old, old tree"}'])
-        for example, answer in zip(asked, answers(model, asked, None), strict=True):
-            assert answer in example.paragraph.raw
-            assert 1 <= len(tokenise(answer).tokens) <= 2
+        for example, found in zip(asked, answer(model, asked, None), strict=True):
+            assert found in example.paragraph.raw
+            assert 1 <= len(tokenise(found).tokens) <= 2
 
     def test_all_weights_learn(self, tmp_path: Path) -> None:
         frozen = frozen_layers(tmp_path, Questions(), TOY)
-        model = new_model(Questions(), TOY, SMALL, frozen=frozen, place="both")
+        model = toy_model(Questions(), TOY, SMALL, frozen, "both")
         model.loss(model.collate(TOY, frozen)).backward()  # type: ignore[no-untyped-call]
         still = [
             name for name, weight in model.named_parameters() if weight.grad is None or weight.grad.abs().max() < 1e-6
