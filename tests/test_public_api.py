@@ -54,6 +54,7 @@ ROWS = [
     ["bench", "explore", "explore.neighbours", "lm.scores", "sinks"],
     ["jobs"],
     ["api"],
+    ["command_io"],
     ["compat", "compat.manylangs", "compat.simple_elmo"],
     ["compat.allennlp_bilm"],
     ["compat.allennlp_embedder", "compat.bilm"],
@@ -74,7 +75,7 @@ ROWS = [
     ["reproduce.figures"],
     ["reproduce.claims"],
     ["reproduce.command"],
-    ["explore.command", "tasks.command"],
+    ["explore.command", "lm.command", "tasks.command"],
     ["cli"],
     ["__main__"],
 ]
