@@ -16,9 +16,9 @@ demo: $(VENV)/.installed
 test: $(VENV)/.dev $(VENV)/.installed lint types
 	ELMO_TEST_INSTALLED=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Thousands of damaged model files: each loads or is refused, and nothing else happens.
+# 2,000 damaged files for each reader of models: each loads or is refused, and nothing else happens.
 fuzz: $(VENV)/.dev $(VENV)/.installed
-	ELMO_FUZZ=150 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_formats_hostile.py
+	ELMO_FUZZ=2000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_formats_hostile.py
 
 # Old code, run by AllenNLP and simple_elmo and by this library: the same numbers?
 test-peers: $(VENV)/.dev $(VENV)/.installed .peers/.made .peers-allennlp-0.9/.made

@@ -92,7 +92,7 @@ def test_a_task_model_is_saved_under_the_names_that_allennlp_loads() -> None:
 
 def with_projections(options: dict[str, Any]) -> dict[str, Any]:
     """A drawn model as AllenNLP has them: it reads characters, and has both projections."""
-    cnn = options.get("char_cnn", small_options()["char_cnn"])
+    cnn: dict[str, Any] = options.get("char_cnn") or small_options()["char_cnn"]
     width = options["lstm"]["projection_dim"]
     if sum(number for _, number in cnn["filters"]) == width:
         cnn = cnn | {"filters": [*cnn["filters"], [1, 3]]}
