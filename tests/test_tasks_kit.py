@@ -324,6 +324,8 @@ class TestCommand:
         assert not (tmp_path / "ner.training").exists()
         said = run_elmo("predict", out, "-", stdin=b"saw N1 Jr in N2\n\n")
         assert said.stdout == b"saw [PER N1 Jr] in [LOC N2]\n", said.stderr
+        raw = run_elmo("predict", out, "-", "--tokenize", stdin=b"In N2. In N2!\n\nIn N2\n")
+        assert raw.stdout.count(b"N2") == 3, raw.stderr
         lines = run_elmo("predict", out, "-", "--json", stdin=b"in N2\n").stdout
         assert json.loads(lines) == {"tokens": ["in", "N2"], "tags": ["O", "B-LOC"]}
 

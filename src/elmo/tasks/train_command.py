@@ -136,7 +136,8 @@ def predict(
         from elmo.text import Tokenizer
 
         tokenizer = Tokenizer(language)
-        given = [" ".join(sentence.tokens) for line in given for sentence in tokenizer(line)]
+        split = ([" ".join(sentence.tokens) for sentence in tokenizer(line)] for line in given)
+        given = [sentence for sentences in split for sentence in sentences or [""]]  # a blank line ends a document
     examples = answerer.task.parse(given)
     if not examples:
         raise ElmoError(f"{text} has nothing to answer in it")
