@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import MissingExtraError
-from elmo.reproduce.lab import Lab
+from elmo.reproduce.lab import Lab, Settings
 from elmo.reproduce.tables import layer_weights, markdown, with_elmo, without
 from elmo.tasks.all import task_named
 
@@ -21,15 +21,15 @@ def efficiency(lab: Lab) -> dict[str, dict[str, list[float]]]:
     for name in [name for name in TASKS if name in lab.study.tasks]:
         variants = {"baseline": without(), "with ELMo": with_elmo(name)}
         found[name] = {
-            label: [
-                lab.run(name, {**settings, **({"train": {"share": share}} if share < 1 else {})}).test[
-                    task_named(name).score
-                ]
-                for share in SHARES
-            ]
+            label: [lab.run(name, with_share(settings, share)).test[task_named(name).score] for share in SHARES]
             for label, settings in variants.items()
         }
     return found
+
+
+def with_share(settings: Settings, share: float) -> Settings:
+    """The same with a share of the training set; all of it is what the other tables have."""
+    return {**settings, "train": {"share": share}} if share < 1 else settings
 
 
 def figure1(lab: Lab, folder: Path) -> str:

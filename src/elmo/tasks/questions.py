@@ -196,7 +196,7 @@ class Questions(Task[Question, str]):
     model_settings = QuestionSettings
     defaults: ClassVar[Mapping[str, Any]] = {
         "train": {"batch_size": 45, "epochs": 15},
-        "encoder": {"elmo": "both", "penalty": 0.0},
+        "encoder": {"elmo": "both"},
     }
 
     def read(self, path: str) -> list[Question]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
@@ -166,13 +167,13 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
 
     def facts(self) -> dict[str, Any]:
         """Which examples the run learns from."""
-        return {"examples": self._digest()}
+        return {"examples": self._digest}
 
     def restore(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> None:
         """Go on from a checkpoint of the same settings and examples."""
         if about["config"] != self.settings():
             raise ElmoError(f"{path} is of a run with other settings: give the same, or another folder")
-        if about["examples"] != self._digest():
+        if about["examples"] != self._digest:
             raise ElmoError(f"{path} is of a run on other examples: give the same files, or another folder")
         fill_tensors(self.tensors(), tensors, path)
 
@@ -210,6 +211,7 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
             batches += [pool[first : first + size] for first in range(0, len(pool), size)]
         return [batches[place] for place in rng.permutation(len(batches))]
 
+    @cached_property
     def _digest(self) -> str:
         digest = hashlib.sha256()
         for examples in (self.train_examples, self.dev_examples):
