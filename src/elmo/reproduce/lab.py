@@ -35,7 +35,7 @@ PLACES = {"squad": "both", "inference": "both", "srl": "input", "coref": "both",
 
 _FILES = {
     "squad": "squad.tar.xz/squad/{split}-v1.1.json",
-    "inference": "nli_snli_counterfactual.tar.xz/nli_snli_counterfactual/all_combined/{split}.tsv",
+    "inference": "nli_sick.tar.xz/nli_sick/SICK.txt#{split}",
     "srl": "srl_propbank_ewt.tar.xz/srl_propbank_ewt/{split}.jsonl",
     "coref": "coref_ontogum.tar.xz/coref_ontogum/ontogum.{split}.conllu",
     "ner": "ner_uner_ewt.tar.xz/ner_uner_ewt/en_ewt-uner-{split}.iob2",
@@ -128,7 +128,8 @@ class Lab:
                 cut = round((1 - _HELD_OUT) * len(paragraphs))
                 found = Data(paragraphs[:cut], paragraphs[cut:], task.read(pattern.format(split="dev")))
             else:
-                found = Data(*(task.read(pattern.format(split=split)) for split in ("train", "dev", "test")))
+                splits = ("TRAIN", "TRIAL", "TEST") if name == "inference" else ("train", "dev", "test")
+                found = Data(*(task.read(pattern.format(split=split)) for split in splits))
             most = _QUICK_EXAMPLES[name] if self.study.quick else None
             self._data[name] = Data(found.train[:most], found.dev[:most], found.test[:most])
         return self._data[name]

@@ -20,24 +20,24 @@ from elmo.reproduce.figures import SHARES, TASKS, with_share
 from elmo.reproduce.lab import Lab, Run, Study
 from elmo.reproduce.tables import CHOSEN, ENDS, LAYERS, Variants, with_elmo, without
 
-_LONGEST_FIRST = ("squad", "srl", "coref", "sentiment", "ner", "inference")
+_LONGEST_FIRST = ("squad", "srl", "coref", "ner", "sentiment", "inference")
 
 
 def runs_of(names: Iterable[str], study: Study) -> list[Run]:
-    """The runs that tables and figures ask for, each once, the longest first."""
+    """The runs that tables and figures ask for, each once: SQuAD's, which take longest, and then table by table."""
     found: list[Run] = []
     for name in names:
-        for run in _runs_of(name, study):
+        for run in sorted(_runs_of(name, study), key=_length):
             if run not in found:
                 found.append(run)
-    return sorted(found, key=_length)
+    return sorted(found, key=lambda run: run.task != _LONGEST_FIRST[0])
 
 
 def run_all(study: Study, runs: Sequence[Run], jobs: int) -> None:
-    """Do runs by several processes; what was done before is found.
+    """Do runs by several processes; what was done before is found, and a run that fails keeps none from being done.
 
     Raises:
-        ElmoError: what went wrong in a process; the others are told to save their runs and to end.
+        ElmoError: what went wrong first.
         KeyboardInterrupt: this process was told to stop (SIGINT, SIGTERM); all runs are saved as they stood.
     """
     context = get_context("spawn")  # CUDA does not survive a fork
@@ -51,10 +51,11 @@ def run_all(study: Study, runs: Sequence[Run], jobs: int) -> None:
             worker.start()
         for worker in workers:
             worker.join()
-            if not failed.empty():
-                raise ElmoError(failed.get())
-            if worker.exitcode:
-                raise ElmoError(f"a process that did runs ended with {worker.exitcode}: start again to go on")
+    if not failed.empty():
+        raise ElmoError(failed.get())
+    for worker in workers:
+        if worker.exitcode:
+            raise ElmoError(f"a process that did runs ended with {worker.exitcode}: start again to go on")
 
 
 def _work(study: Study, todo: SimpleQueue[Run | None], failed: SimpleQueue[str]) -> None:
@@ -63,9 +64,10 @@ def _work(study: Study, todo: SimpleQueue[Run | None], failed: SimpleQueue[str])
     parent, lab = os.getppid(), Lab(study)
     try:
         while os.getppid() == parent and (run := todo.get()) is not None:
-            lab.run(run.task, run.settings, run.seed)
-    except ElmoError as error:
-        failed.put(str(error))
+            try:
+                lab.run(run.task, run.settings, run.seed)
+            except ElmoError as error:
+                failed.put(str(error))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGTERM)
 

@@ -122,7 +122,8 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         self.dev_examples = list(dev)
         self._frozen = frozen
         self._sizes = [sum(map(len, task.sentences(example))) for example in self.train_examples]
-        self.steps_an_epoch = -(-len(self.train_examples) // config.train.batch_size)
+        self._steps_a_pass = -(-len(self.train_examples) // config.train.batch_size)
+        self.steps_an_epoch = config.train.passes * self._steps_a_pass
         self.steps = config.train.epochs * self.steps_an_epoch
         self.loop = _Pace(config.train.log_every, self.steps_an_epoch, self.steps_an_epoch, config.train.patience)
         trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
@@ -134,11 +135,11 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         return self.config.train.batch_size
 
     def reads(self) -> Iterator[Batch]:
-        """Batches from the run's position on; each epoch has its own order."""
+        """Batches from the run's position on; each pass has its own order."""
         step = self.step
         while True:
-            batches = self._epoch(step // self.steps_an_epoch)
-            for places in batches[step % self.steps_an_epoch :]:
+            batches = self._pass(step // self._steps_a_pass)
+            for places in batches[step % self._steps_a_pass :]:
                 yield self.model.collate([self.train_examples[place] for place in places], self._frozen)
                 step += 1
 
@@ -201,8 +202,8 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         self.step = number
         return TaskStepped(number, value, size, self.optimizer.rate(number))
 
-    def _epoch(self, number: int) -> list[list[int]]:
-        """The batches of an epoch: examples of like length together, in an order that the seed draws."""
+    def _pass(self, number: int) -> list[list[int]]:
+        """The batches of a pass: examples of like length together, in an order that the seed draws."""
         rng = np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=(0, number)))
         order, size = rng.permutation(len(self.train_examples)).tolist(), self.config.train.batch_size
         batches = []
