@@ -42,6 +42,8 @@ ROWS = [
     ["formats.archives", "formats.bundle", "formats.pickles", "formats.stored"],
     ["formats.bilm_tf", "formats.native", "formats.tensor_bundle", "formats.torch_layout"],
     ["formats.allennlp_table"],
+    ["formats.onnx_graph"],
+    ["formats.onnx"],
     ["formats.allennlp", "formats.manylangs", "formats.nlpl", "formats.tf_checkpoint", "formats.token_cache"],
     ["formats.tf_hub"],
     ["formats"],

@@ -283,6 +283,24 @@ def convert(
         print(f"note: {note}", file=sys.stderr)
 
 
+@app.command()
+def export(
+    model: Annotated[str, typer.Argument(metavar="M", help="Model in any format that elmo reads, or default.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write, such as model.onnx.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Large weights as integers: a quarter of the size.")] = False,
+    options: OptionsOption = None,
+    vocab: VocabOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Write a model as ONNX, for programs without PyTorch: character ids and states in, layers and states out."""
+    from elmo.formats.onnx import check_target
+    from elmo.formats.onnx import export as write
+
+    check_target(Path(out), overwrite=overwrite)
+    write(load_model(model, options, vocab), Path(out), int8=int8, overwrite=overwrite)
+    print(f"{out}: {Path(out).stat().st_size / 1e6:,.1f} MB")
+
+
 def _read_card(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
