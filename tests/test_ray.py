@@ -27,8 +27,9 @@ if "ELMO_TEST_RAY" not in os.environ:
     pytest.skip("a heavy dependency: `make test-ray`", allow_module_level=True)
 ray = pytest.importorskip("ray", reason="needs the extra: pip install 'elmo[ray]'")
 
-# Ray's own: it closes some of its sockets and files when they are collected.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning:ray.*",  # Ray Data warns of settings of its own that it makes itself
+)
 
 SENTENCES = [" ".join(f"w{n % 37}" for n in range(i, i + i % 9)) for i in range(400)]
 
