@@ -141,6 +141,7 @@ class TestFolder:
             path.write_text("half")
             raise CutError
         assert folder.names() == {"part-0000000.parquet"}
+        assert [folder.has(f"part-000000{number}.parquet") for number in range(2)] == [True, False]
         assert folder.read("part-0000000.parquet") == "part-0000000.parquet"
 
     def test_a_run_that_was_cut_goes_on_with_what_is_there(self, folder: Folder) -> None:
@@ -183,6 +184,13 @@ class TestFolder:
             self.put(folder, Part(source="s", number=number).file)
         with pytest.raises(ElmoError, match="1 others"):
             finish(folder, self.manifest())
+
+    def test_a_file_in_its_place_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "out").write_text("mine")
+        with pytest.raises(ElmoError, match="is a file"):
+            check(Folder(str(tmp_path / "out")), resume=False, overwrite=True)
+        with pytest.raises(ElmoError, match="cannot write"), Folder(str(tmp_path / "out" / "in")).locked():
+            pass
 
     def test_a_second_run_waits(self, tmp_path: Path) -> None:
         folder = Folder(str(tmp_path / "out"))

@@ -145,6 +145,11 @@ def test_a_mistake_in_the_corpus_is_said_as_by_one_process(model: elmo.Model, tm
     assert not list((tmp_path / "out").glob("part*"))
 
 
+def test_so_is_one_that_a_worker_finds(model: elmo.Model, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="Unknown language 'klingon'"):
+        embed(model, [text], tmp_path / "out", reading={"language": "klingon"})
+
+
 def test_a_worker_that_is_killed_loses_and_repeats_nothing(model: elmo.Model, text: Path, tmp_path: Path) -> None:
     embed(model, [text], tmp_path / "whole", reading={"part_bytes": 200})
     killed: list[int] = []

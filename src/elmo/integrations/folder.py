@@ -51,6 +51,15 @@ class Folder:
             files.invalidate_cache()
             return {Path(name).name for name in files.ls(path_in, detail=False)} if files.exists(path_in) else set()
 
+    def has(self, name: str) -> bool:
+        """Whether a file is in it."""
+        if self.is_local:
+            return (Path(self.name) / name).exists()
+        files, path = file_system(f"{self.name}/{name}")
+        with self._store_errors():
+            files.invalidate_cache()
+            return bool(files.exists(path))
+
     def read(self, name: str) -> str:
         """The text of a file."""
         if self.is_local:
@@ -64,8 +73,8 @@ class Folder:
     def new(self, name: str) -> Iterator[Path]:
         """Yield a path to write to; it becomes the file `name` when the block ends well."""
         if self.is_local:
-            Path(self.name).mkdir(parents=True, exist_ok=True)
             with new_file(Path(self.name) / name) as beside:
+                beside.parent.mkdir(parents=True, exist_ok=True)
                 yield beside
             return
         with tempfile.TemporaryDirectory() as here:
@@ -94,7 +103,10 @@ class Folder:
         if not self.is_local:
             yield
             return
-        Path(self.name).mkdir(parents=True, exist_ok=True)
+        try:
+            Path(self.name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(Path(self.name), error) from error
         with locked(Path(self.name) / _LOCK, f"another run is writing into {self.name}: wait until it has ended"):
             yield
 

@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from elmo.api import Model
 from elmo.embed import Embedder, EmbedSettings
 from elmo.errors import ElmoError, MissingExtraError
-from elmo.files import cannot_write
 from elmo.integrations.corpus import Part, Reading, Record, RecordsDigest, count, find_parts, numbered, read
 from elmo.integrations.folder import Folder, begin, check, finish
 from elmo.sinks import About, write_records
@@ -219,12 +219,18 @@ class _Worker:
     """Embeds part after part; Ray makes as many as the pool has."""
 
     def __init__(self, work: list[_Work]) -> None:
-        """Get the model."""
+        """Know what to do; what can fail is made with the first part, which can be answered with an error."""
         (self._work,) = work
+
+    @cached_property
+    def _embedder(self) -> Embedder:
         model: Model = _import_ray().get(self._work.model)
-        self._embedder = Embedder(model, self._work.settings, device="cuda" if self._work.gpu else "cpu")
+        return Embedder(model, self._work.settings, device="cuda" if self._work.gpu else "cpu")
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer | None:
         language = self._work.reading.language
-        self._tokenizer = None if language is None else Tokenizer(language)
+        return None if language is None else Tokenizer(language)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """Embed one part, given as a batch of one row."""
@@ -233,18 +239,15 @@ class _Worker:
 
     def _embed(self, part: Part) -> str:
         folder = self._work.folder
-        if part.file in folder.names():  # a task that Ray gives out again has done it before it was lost
+        if folder.has(part.file):  # a task that Ray gives out again may have done it before its worker was lost
             return ""
         self._embedder.cache.clear()  # so that a part has the same bytes whatever was embedded before it
-        try:
-            with folder.new(part.file) as path:
-                digest = RecordsDigest()
-                about = {"first": part.first, "records": part.records, "digest": part.digest}
-                write_records(path, self._rows(part, digest), format="parquet", about=about)
-                if digest.hex() != part.digest:
-                    raise ElmoError(f"{part.source} has changed since the run began: start again (--overwrite)")
-        except OSError as error:
-            raise cannot_write(path, error) from error
+        about = {"first": part.first, "records": part.records, "digest": part.digest}
+        digest = RecordsDigest()
+        with folder.new(part.file) as path:
+            write_records(path, self._rows(part, digest), format="parquet", about=about)
+            if digest.hex() != part.digest:
+                raise ElmoError(f"{part.source} has changed since the run began: start again (--overwrite)")
         return ""
 
     def _rows(self, part: Part, digest: RecordsDigest) -> Iterator[list[Row]]:
