@@ -38,7 +38,7 @@ SENTENCES = [" ".join(f"w{n % 37}" for n in range(i, i + i % 9)) for i in range(
 def cluster() -> Any:
     """One for all tests of this process."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 
@@ -148,6 +148,14 @@ def test_a_mistake_in_the_corpus_is_said_as_by_one_process(model: elmo.Model, tm
 def test_so_is_one_that_a_worker_finds(model: elmo.Model, text: Path, tmp_path: Path) -> None:
     with pytest.raises(ElmoError, match="Unknown language 'klingon'"):
         embed(model, [text], tmp_path / "out", reading={"language": "klingon"})
+
+
+def test_a_cluster_without_gpus_is_said_before_anything_is_written(
+    model: elmo.Model, text: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ElmoError, match="has no GPU: leave --gpus out"):
+        embed_corpus(model, [str(text)], str(tmp_path / "out"), settings=EmbedSettings(), pool=Pool(gpus=True))
+    assert not (tmp_path / "out" / MANIFEST).exists()
 
 
 def test_a_worker_that_is_killed_loses_and_repeats_nothing(model: elmo.Model, text: Path, tmp_path: Path) -> None:

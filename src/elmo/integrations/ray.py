@@ -103,6 +103,7 @@ def embed_corpus(
     check(folder, resume=resume, overwrite=overwrite)
     pieces = find_parts(texts, reading.part_bytes)
     with _cluster(ray), folder.locked():
+        workers = _workers(ray, pool)
         parts = numbered(list(_count_all(ray, pieces, reading)))
         manifest = _manifest(model, settings, reading, pool, parts)
         there = begin(folder, manifest, resume=resume, overwrite=overwrite)
@@ -111,7 +112,7 @@ def embed_corpus(
         report(done, whole)
         if todo:
             work = _Work(ray.put(replace(model, head=None)), settings, reading, folder, pool.gpus)
-            for part in _embed_all(ray, todo, work, pool):
+            for part in _embed_all(ray, todo, work, workers):
                 done = done.and_(part)
                 report(done, whole)
         finish(folder, manifest)
@@ -175,19 +176,18 @@ def _count_all(ray: Any, pieces: list[Part], reading: Reading) -> Iterator[Part]
         yield Part(**json.loads(answer))
 
 
-def _embed_all(ray: Any, parts: list[Part], work: _Work, pool: Pool) -> Iterator[Part]:
+def _embed_all(ray: Any, parts: list[Part], work: _Work, workers: int) -> Iterator[Part]:
     """Have parts embedded: each as it is done."""
     _quietly(ray)
-    workers = _workers(ray, pool, len(parts))
     items = [{"number": part.number, "part": part.to_json()} for part in parts]
     blocks = min(len(items), workers * _BLOCKS_A_WORKER)
     rows = ray.data.from_items(items, override_num_blocks=blocks).map_batches(
         _Worker,
         fn_constructor_args=([work],),
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=workers),
+        compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts))),
         num_cpus=1,
-        num_gpus=1 if pool.gpus else None,
+        num_gpus=1 if work.gpu else None,
     )
     known = {part.number: part for part in parts}
     for row in rows.iter_rows():
@@ -195,12 +195,12 @@ def _embed_all(ray: Any, parts: list[Part], work: _Work, pool: Pool) -> Iterator
         yield known[row["number"]]
 
 
-def _workers(ray: Any, pool: Pool, parts: int) -> int:
+def _workers(ray: Any, pool: Pool) -> int:
     kind = "GPU" if pool.gpus else "CPU"
     there = int(ray.cluster_resources().get(kind, 0))
     if there < 1:
         raise ElmoError(f"Ray's cluster has no {kind}: leave --gpus out, or give it a machine with one")
-    return min(pool.workers or there, parts)
+    return pool.workers or there
 
 
 @dataclass(frozen=True)
