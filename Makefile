@@ -9,6 +9,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__
 
 .PHONY: demo test fuzz lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic \
     reproduce-quick test-peers clean
+.PHONY: test-ray bench-ray
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -23,6 +24,14 @@ fuzz: $(VENV)/.dev $(VENV)/.installed
 # Old code, run by AllenNLP and simple_elmo and by this library: the same numbers?
 test-peers: $(VENV)/.dev $(VENV)/.installed .peers/.made .peers-allennlp-0.9/.made
 	$(BIN)/python tests/peers/compare.py
+
+# A corpus embedded under a real Ray: workers and the driver killed, everything there once?
+test-ray: $(VENV)/.dev $(VENV)/.installed $(VENV)/.ray
+	ELMO_TEST_RAY=1 ELMO_TEST_INSTALLED=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_ray.py
+
+# 200,000 sentences over two workers, one of which is killed; beside one process.
+bench-ray: $(VENV)/.dev $(VENV)/.installed $(VENV)/.ray
+	$(BIN)/python benchmarks/ray_embed.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -92,6 +101,10 @@ $(VENV)/.core: constraints.txt | $(VENV)/.made dist/.built
 
 $(VENV)/.dev: constraints.txt pyproject.toml | $(VENV)/.core
 	$(PIP) install -c constraints.txt "$$(ls dist/*.whl)[dev]"
+	@touch $@
+
+$(VENV)/.ray: constraints.txt pyproject.toml | $(VENV)/.dev
+	$(PIP) install -c constraints.txt "$$(ls dist/*.whl)[ray]"
 	@touch $@
 
 $(VENV)/.installed: dist/.built | $(VENV)/.core

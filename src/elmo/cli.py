@@ -63,8 +63,15 @@ def _main(
 
 @app.command()
 def embed(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Text, one sentence a line; - is standard input.")],
-    out: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help="File; - is standard output.")] = "-",
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IN...", help="Text, one sentence a line; - is standard input; several with --engine ray."
+        ),
+    ],
+    out: Annotated[
+        str, typer.Option("--output", "-o", metavar="OUT", help="File; - is standard output; a folder for ray.")
+    ] = "-",
     model: ModelOption = None,
     options: OptionsOption = None,
     vocab: VocabOption = None,
@@ -81,7 +88,18 @@ def embed(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Rows of a batch with --state carry.")] = 64,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,
-    engine: Annotated[str, typer.Option(help="auto, or reference for the readable network.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="auto; reference for the readable network; ray for a corpus on many machines.")
+    ] = "auto",
+    workers: Annotated[int | None, typer.Option(help="With ray: processes; all CPUs (GPUs) if not given.")] = None,
+    gpus: Annotated[bool, typer.Option("--gpus", help="With ray: a GPU for each worker.")] = False,
+    field: Annotated[
+        str | None, typer.Option(help="With ray: where the text is, a field of .jsonl or column of .parquet.")
+    ] = None,
+    id_field: Annotated[str | None, typer.Option("--id", help="With ray: the field or column with a key.")] = None,
+    part_mb: Annotated[
+        float | None, typer.Option(help="With ray: MB of text for each file that is written; 1 if not given.")
+    ] = None,
     errors: ErrorsOption = "strict",
     sentence_to_index: Annotated[
         bool, typer.Option("--sentence-to-index", help="Add AllenNLP's table of sentences to an HDF5 file.")
@@ -99,23 +117,48 @@ def embed(
     from elmo.progress import ProgressBar
     from elmo.sinks import check_format, format_of
 
+    settings: Any = {
+        "layers": _parse_layers(layers),
+        "pool": pool,
+        "precision": precision,
+        "state": state,
+        "dtype": dtype,
+        "batch_tokens": batch_tokens,
+        "batch_size": batch_size,
+    }
+    if engine == "ray":
+        from elmo.integrations.ray_command import embed_with_ray
+
+        given: dict[str, object] = {
+            "--format": format not in (None, "parquet"),
+            "--device": device,
+            "--verbose": verbose,
+        }
+        given |= {"--sentence-to-index": sentence_to_index, "--use-sentence-keys": use_sentence_keys}
+        _refuse(given, "does not go with --engine ray, which writes Parquet, by CPUs or (--gpus) by GPUs")
+        embed_with_ray(
+            load_model(model, options, vocab),
+            sources,
+            out,
+            settings,
+            {"field": field, "id": id_field, "errors": errors, "language": language if tokenize else None},
+            {"workers": workers, "gpus": gpus},
+            part_mb=part_mb,
+            resume=resume,
+            overwrite=overwrite,
+            quiet=quiet,
+        )
+        return
+    given = {"--workers": workers, "--gpus": gpus, "--field": field, "--id": id_field, "--part-mb": part_mb}
+    _refuse(given | {"more than one IN": len(sources) > 1}, "goes with --engine ray alone")
+    settings["engine"] = engine
     to_stdout = out == "-"
     chosen: Any = format or ("jsonl" if to_stdout else format_of(Path(out)))
     check_format(chosen, sentence_to_index=sentence_to_index, sentence_keys=use_sentence_keys)
     if to_stdout and (chosen != "jsonl" or resume):
         what = "--resume" if resume else f"--format {chosen}"
         raise ElmoError(f"{what} needs a file: give one with -o")
-    with open_lines(source, errors) as (lines, size):
-        settings: Any = {
-            "layers": _parse_layers(layers),
-            "pool": pool,
-            "precision": precision,
-            "state": state,
-            "dtype": dtype,
-            "batch_tokens": batch_tokens,
-            "batch_size": batch_size,
-            "engine": engine,
-        }
+    with open_lines(sources[0], errors) as (lines, size):
         sentences = sentences_of(lines, tokenize, language)
         embedder = load_model(model, options, vocab).embedder(device=device, **settings)
         with ProgressBar("embedding", total=size, quiet=quiet or to_stdout) as bar:
@@ -283,6 +326,24 @@ def convert(
         print(f"note: {note}", file=sys.stderr)
 
 
+@app.command()
+def export(
+    model: Annotated[str, typer.Argument(metavar="M", help="Model in any format that elmo reads, or default.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write, such as model.onnx.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Large weights as integers: a quarter of the size.")] = False,
+    options: OptionsOption = None,
+    vocab: VocabOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Write a model as ONNX, for programs without PyTorch: character ids and states in, layers and states out."""
+    from elmo.formats.onnx import check_target
+    from elmo.formats.onnx import export as write
+
+    check_target(Path(out), overwrite=overwrite)
+    write(load_model(model, options, vocab), Path(out), int8=int8, overwrite=overwrite)
+    print(f"{out}: {Path(out).stat().st_size / 1e6:,.1f} MB")
+
+
 def _read_card(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -310,6 +371,12 @@ def main() -> None:
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _refuse(given: dict[str, object], why: str) -> None:
+    for name, value in given.items():
+        if value not in (None, False):
+            raise ElmoError(f"{name} {why}")
 
 
 def _parse_layers(layers: str) -> str | int | list[int]:

@@ -201,7 +201,7 @@ class Parts:
         count = len(list(self.folder.glob("part-*.npz")))
         path = self.folder / "settings.json"
         if path.exists():
-            _compare(settings, read_json(path), self.folder)
+            compare_settings(settings, read_json(path), self.folder)
         elif count:
             raise ElmoError(f"{path} is missing, so nobody can tell what made the rest: --overwrite starts again")
         else:
@@ -319,7 +319,8 @@ def _about(done: Progress) -> About:
     return {"sentences": done.sentences, "tokens": done.tokens, "input": done.digest}
 
 
-def _compare(now: About, then: About, where: Path) -> None:
+def compare_settings(now: About, then: About, where: Path) -> None:
+    """Refuse to go on with what was made with other settings, by the name of the first that differs."""
     for name in sorted(now.keys() | then.keys()):
         if now.get(name) != then.get(name):
             raise ElmoError(
@@ -333,13 +334,13 @@ def _check_complete(out: Path, format: FileFormat, settings: About, sentences: I
     then = read_about(out, format)
     if then is None:
         raise ElmoError(f"{out} exists and does not say what made it: --overwrite replaces it")
-    _compare(settings, {name: value for name, value in then.items() if name not in _about(Progress())}, out)
+    compare_settings(settings, {name: value for name, value in then.items() if name not in _about(Progress())}, out)
     digest, count, tokens = hashlib.sha256(), 0, 0
     for sentence in sentences:
         _add_to(digest, [sentence])
         count, tokens = count + 1, tokens + len(sentence)
     done = Progress(sentences=count, tokens=tokens, digest=digest.hexdigest())
-    _compare(_about(done), {name: then.get(name) for name in _about(done)}, out)
+    compare_settings(_about(done), {name: then.get(name) for name in _about(done)}, out)
     return done
 
 

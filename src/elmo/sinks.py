@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -36,6 +36,8 @@ class Record:
     tokens: list[str]
     vectors: Vectors
     """`(T, D)`, `(L, T, D)`, or `(D,)`, `(L, D)` where pooled."""
+    columns: Mapping[str, str | int] = field(default_factory=dict)
+    """What else a Parquet file is to say of it, by column; the same ones for all records of a file."""
 
 
 def format_of(path: Path) -> FileFormat:
@@ -183,6 +185,7 @@ def _write_parquet(path: Path, groups: Iterable[list[Record]], about: About) -> 
         for group in groups:
             columns = {
                 "index": pa.array([record.index for record in group], pa.int64()),
+                **{name: pa.array([record.columns[name] for record in group]) for name in group[0].columns},
                 "tokens": pa.array([record.tokens for record in group], pa.list_(pa.string())),
                 "vectors": _nested_lists(pa, [record.vectors for record in group]),
             }

@@ -110,13 +110,13 @@ class Lines:
         layout, compression = layout_of(self._piece.source.name)
         with ExitStack() as stack:
             try:
-                stored = _open(self._piece.source, stack)
+                stored = open_source(self._piece.source, stack)
                 if layout == "parquet":
                     yield from self._parquet(stored)
                 elif layout == "jsonl":
-                    yield from self._json(_unpack(stored, compression, stack), stored)
+                    yield from self._json(unpack(stored, compression, stack), stored)
                 else:
-                    yield from self._plain(_unpack(stored, compression, stack), stored)
+                    yield from self._plain(unpack(stored, compression, stack), stored)
             except (EOFError, lzma.LZMAError, zlib.error) as error:
                 raise ElmoError(f"cannot read {self._name}: {error}") from error
             except OSError as error:
@@ -128,14 +128,14 @@ class Lines:
             reader = LineReader(stream, self._name, self._errors, longest=_LONGEST_LINE)
             yield ""
         else:
-            _skip_to_line(stream, start, end or start)
+            skip_to_line(stream, start, end or start)
             first = stream.tell()
             reader = LineReader(
                 stream,
                 self._name,
                 self._errors,
                 longest=_LONGEST_LINE,
-                lines_before=lambda: _count_lines(self._name, first),
+                lines_before=lambda: count_lines(self._piece.source, first),
             )
             start = first
         if end is not None and start >= end:
@@ -190,7 +190,7 @@ class Lines:
         if not isinstance(text, str):
             raise TextError(f"{where}: {self._field!r} is a {type(text).__name__}; text is expected")
         yield ""
-        for line in _checked(text, where, self._errors).split("\n"):
+        for line in checked_text(text, where, self._errors).split("\n"):
             if len(line) > _LONGEST_LINE:
                 raise TextError(f"{where}: a line of more than {_LONGEST_LINE // 2**20} Mi characters")
             if line and not line.isspace():
@@ -229,7 +229,7 @@ def _local(name: str) -> Source:
 
 
 def _find_remote(url: str) -> list[Source]:
-    files, path = _file_system(url)
+    files, path = file_system(url)
     try:
         if glob.has_magic(path):
             names = sorted(files.glob(path))
@@ -243,7 +243,8 @@ def _find_remote(url: str) -> list[Source]:
     return [Source(files.unstrip_protocol(name), size or 0) for name, size in zip(names, sizes, strict=True)]
 
 
-def _file_system(url: str) -> tuple[Any, str]:
+def file_system(url: str) -> tuple[Any, str]:
+    """The store that a URL is of, as fsspec knows it, and the path in it."""
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
@@ -255,14 +256,15 @@ def _file_system(url: str) -> tuple[Any, str]:
     return files, str(path)
 
 
-def _open(source: Source, stack: ExitStack) -> BinaryIO:
+def open_source(source: Source, stack: ExitStack) -> BinaryIO:
+    """A source's bytes as they are stored; the stack closes it."""
     if source.name == "-":
         if sys.stdin is None:
             raise ElmoError("standard input is closed: give a file")
         return sys.stdin.buffer
     if "://" not in source.name:
         return stack.enter_context(open(source.name, "rb"))
-    files, path = _file_system(source.name)
+    files, path = file_system(source.name)
     try:
         opened: BinaryIO = stack.enter_context(files.open(path, "rb"))
     except Exception as error:  # each kind of store has its own
@@ -270,7 +272,8 @@ def _open(source: Source, stack: ExitStack) -> BinaryIO:
     return opened
 
 
-def _unpack(stored: BinaryIO, compression: str, stack: ExitStack) -> BinaryIO:
+def unpack(stored: BinaryIO, compression: str, stack: ExitStack) -> BinaryIO:
+    """The bytes that compressed ones stand for; `compression` is what `layout_of` says."""
     if compression == ".gz":
         return io.BufferedReader(stack.enter_context(gzip.GzipFile(fileobj=stored)))
     if compression == ".xz":
@@ -319,24 +322,25 @@ class _Zstandard(io.RawIOBase):
         return size
 
 
-def _skip_to_line(stream: BinaryIO, start: int, end: int) -> None:
+def skip_to_line(stream: BinaryIO, start: int, end: int) -> None:
     """Go to the first line that starts at `start` or after it, or past `end`."""
     stream.seek(start - 1)
     while stream.tell() <= end and (rest := stream.readline(2**16)) and not rest.endswith(b"\n"):
         pass
 
 
-def _count_lines(path: str, end: int) -> int:
+def count_lines(source: Source, end: int) -> int:
     """How many lines lie before byte `end`."""
     lines = 0
-    with open(path, "rb") as file:
+    with ExitStack() as stack:
+        file = open_source(source, stack)
         while end > 0 and (block := file.read(min(2**20, end))):
             lines += block.count(b"\n")
             end -= len(block)
     return lines
 
 
-def _checked(text: str, where: str, errors: Errors) -> str:
+def checked_text(text: str, where: str, errors: Errors) -> str:
     """Records may hold what a text file may not: NUL, and halves of surrogate pairs."""
     try:
         text.encode()

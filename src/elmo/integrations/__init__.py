@@ -1,0 +1,1 @@
+"""`elmo` inside other libraries: a module each, with an extra of its own."""
