@@ -54,6 +54,7 @@ ROWS = [
     ["bench", "explore", "explore.neighbours", "lm.scores", "sinks"],
     ["jobs"],
     ["api"],
+    ["integrations", "integrations.sklearn"],
     ["command_io"],
     ["compat", "compat.manylangs", "compat.simple_elmo"],
     ["compat.allennlp_bilm"],

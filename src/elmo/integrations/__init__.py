@@ -1,0 +1,1 @@
+"""ELMo where its users already are: one small file for each library, each with an extra of its own."""
