@@ -150,10 +150,11 @@ class TestVectorizer:
 
 class TestTokens:
     def test_a_sentence_has_the_vectors_that_embed_gives(self, model: elmo.Model, folder: str) -> None:
-        for layers in ("average", "all"):
-            found = ElmoTokens(folder, layers=layers).fit_transform(SENTENCES)  # type: ignore[arg-type]
+        choices: tuple[Any, ...] = ("average", "all")
+        for layers in choices:
+            found = ElmoTokens(folder, layers=layers).fit_transform(SENTENCES)
             assert found.shape == (len(SENTENCES),)
-            for ours, expected in zip(found, model.embed(SENTENCES, layers=layers), strict=True):  # type: ignore[arg-type]
+            for ours, expected in zip(found, model.embed(SENTENCES, layers=layers), strict=True):
                 assert np.array_equal(ours, expected)
 
     def test_tokens_of_raw_text_follow_one_another(self, folder: str) -> None:

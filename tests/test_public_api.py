@@ -54,7 +54,7 @@ ROWS = [
     ["bench", "explore", "explore.neighbours", "lm.scores", "sinks"],
     ["jobs"],
     ["api"],
-    ["integrations", "integrations.sklearn"],
+    ["integrations", "integrations.sklearn", "integrations.spacy"],
     ["command_io"],
     ["compat", "compat.manylangs", "compat.simple_elmo"],
     ["compat.allennlp_bilm"],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from os import PathLike
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -241,6 +241,14 @@ def load(
             vocab=None if vocab is None else Path(vocab),
         )
     return Model(**{f.name: getattr(bundle, f.name) for f in fields(Bundle)})
+
+
+def dtype_of(model: Bundle) -> Dtype:
+    """What to `save` a model as, for it to be stored as it came: in a native folder's type, else float32."""
+    for known in get_args(Dtype):
+        if model.stored is not None and model.stored.dtype == known:
+            return cast(Dtype, known)
+    return "float32"
 
 
 def save(

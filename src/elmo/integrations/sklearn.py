@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.api import Device, Model, load
-from elmo.embed import Embedder, EmbedOptions, Layers, Pool, Precision, Sentence, StateMode, Vectors, as_tokens
+from elmo.embed import Embedder, EmbedOptions, Layers, Pool, Sentence, StateMode, Vectors, as_tokens
+from elmo.engine import Precision
 from elmo.errors import ElmoError, MissingExtraError
 
 try:
@@ -74,9 +75,11 @@ class _Transformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         from elmo.text import Tokenizer
 
         tokenizer = Tokenizer(self.language)
-        if given := [sample for sample in samples if not isinstance(sample, str)]:
-            raise ElmoError(f"language is {self.language!r}, so each sample is raw text, not {given[0]!r:.80}")
-        return [[sentence.tokens for sentence in tokenizer(text)] for text in samples]
+        texts = [sample for sample in samples if isinstance(sample, str)]
+        if len(texts) < len(samples):
+            given = next(sample for sample in samples if not isinstance(sample, str))
+            raise ElmoError(f"language is {self.language!r}, so each sample is raw text, not {given!r:.80}")
+        return [[sentence.tokens for sentence in tokenizer(text)] for text in texts]
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: all but a model that can be loaded again."""

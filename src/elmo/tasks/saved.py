@@ -12,15 +12,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, get_args
+from typing import Any, Generic
 
 import torch
 
-from elmo.api import EMBEDDED, Model, load, save
+from elmo.api import EMBEDDED, Model, dtype_of, load, save
 from elmo.config import read_json
 from elmo.errors import ElmoError
 from elmo.files import new_folder
-from elmo.formats.native import Dtype
 from elmo.lm.checkpoint import fill_tensors, read_tensors, write_tensors
 from elmo.tasks.all import task_named
 from elmo.tasks.encoder import TokenEncoder
@@ -127,6 +126,4 @@ def _empty(
 
 def _save_bilm(bilm: Model, path: Path, *, trained: bool) -> None:
     """Write a biLM in the precision that it came in, or all of it where it was trained."""
-    as_it_came = bilm.stored.dtype if bilm.stored is not None and not trained else "float32"
-    dtype: Any = as_it_came if as_it_came in get_args(Dtype) else "float32"
-    save(bilm, path, dtype=dtype)
+    save(bilm, path, dtype="float32" if trained else dtype_of(bilm))
