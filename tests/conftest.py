@@ -110,8 +110,10 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def run_elmo(*arguments: object, stdin: bytes = b"", **kwargs: Any) -> subprocess.CompletedProcess[bytes]:
+def run_elmo(
+    *arguments: object, stdin: bytes = b"", environment: dict[str, str] | None = None, **kwargs: Any
+) -> subprocess.CompletedProcess[bytes]:
     """Run the `elmo` command as a user would."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {})
     command = [sys.executable, "-m", "elmo", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=300, **kwargs)

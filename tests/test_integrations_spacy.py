@@ -201,14 +201,15 @@ class TestRoundTrips:
         nlp.to_disk(tmp_path / "pipeline")
         assert list((tmp_path / "pipeline" / "elmo").iterdir()) == []
         assert len(nlp.get_pipe("elmo").to_bytes()) < 10
-        assert spacy.load(tmp_path / "pipeline").get_pipe("elmo").to_bytes() == nlp.get_pipe("elmo").to_bytes()
+        again: Any = spacy.load(tmp_path / "pipeline")
+        assert again.get_pipe("elmo").to_bytes() == nlp.get_pipe("elmo").to_bytes()
 
     def test_documents_keep_their_vectors_and_get_their_hooks_again(self, nlp: Any) -> None:
         doc = nlp(TEXT)
         stored: Any
         (stored,) = DocBin(docs=[doc], store_user_data=True).get_docs(nlp.vocab)
         assert np.array_equal(stored._.elmo, doc._.elmo)
-        assert np.array_equal(add_hooks(stored)[4:5].vector, doc[4:5].vector)
+        assert np.array_equal(np.asarray(add_hooks(stored).vector), doc.vector)
         pickled = pickle.loads(pickle.dumps(doc))
         assert np.array_equal(pickled[4].vector, doc[4].vector)
 

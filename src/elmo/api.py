@@ -19,6 +19,7 @@ from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors,
 from elmo.errors import ElmoError
 from elmo.formats import Format, left_out, read_model, write_model
 from elmo.formats.bundle import Bundle
+from elmo.formats.hub import PREFIX, snapshot
 from elmo.formats.native import Dtype
 from elmo.lm.scores import Perplexity, ScoreOptions, Scorer, Scores, Substitute, head_of, perplexity, without_boundaries
 from elmo.model import State
@@ -225,7 +226,8 @@ def load(
         path: the embedded model if not given, or if it is "default" and nothing has that name; else a model in any
             published format, told by what is there: a native folder; an HDF5 file of bilm-tf or AllenNLP, or its
             folder; a TensorFlow checkpoint (its folder, prefix or any of its files); a TF Hub module; an
-            ELMoForManyLangs folder; a zip of NLPL; AllenNLP's `model.tar.gz` or `best.th`. See docs/formats.md.
+            ELMoForManyLangs folder; a zip of NLPL; AllenNLP's `model.tar.gz` or `best.th`. See docs/formats.md. With
+            `hf://owner/name`, such a folder of the Hugging Face hub (native, or HDF5), kept in its local cache.
         options: the `options.json`, where it is not with the weights.
         vocab: the vocabulary of a model that reads words, or of a checkpoint, where it is not beside it.
     """
@@ -236,7 +238,7 @@ def load(
             bundle = read_model(folder)
     else:
         bundle = read_model(
-            Path(path),
+            snapshot(path) if isinstance(path, str) and path.startswith(PREFIX) else Path(path),
             options=None if options is None else Path(options),
             vocab=None if vocab is None else Path(vocab),
         )

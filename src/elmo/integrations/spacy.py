@@ -93,7 +93,7 @@ class ElmoComponent(Pipe):
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Give documents their vectors, a batch at a time."""
-        batches: Iterator[list[Doc]] = minibatch(stream, size=batch_size)  # type: ignore[no-untyped-call]
+        batches: Iterator[list[Doc]] = minibatch(stream, size=batch_size)
         for docs in batches:
             try:
                 self._annotate(docs)
