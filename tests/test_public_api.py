@@ -52,6 +52,10 @@ ROWS = [
     ["lm.finetune"],
     ["embed"],
     ["bench", "explore", "explore.neighbours", "lm.scores", "sinks"],
+    ["explore.projection"],
+    ["plot", "plot.canvas"],
+    ["plot.figures"],
+    ["plot.metrics", "plot.occurrences"],
     ["jobs"],
     ["api"],
     ["integrations", "integrations.hf", "integrations.sklearn", "integrations.spacy"],
@@ -78,6 +82,7 @@ ROWS = [
     ["reproduce.claims"],
     ["reproduce.command"],
     ["explore.command", "lm.command", "tasks.command"],
+    ["plot.command"],
     ["cli"],
     ["__main__"],
 ]

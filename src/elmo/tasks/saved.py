@@ -84,13 +84,32 @@ def save_task(trained: Trained[Any, Any], bilm: Model, path: Path, *, embedded: 
             _save_bilm(bilm, folder / BILM, trained=encoder.bilm is not None)
 
 
-def load_task(path: Path, device: torch.device | None = None) -> TaskAnswerer[Any, Any]:
-    """Read a trained model, ready to answer."""
+def layer_weights_of(path: Path) -> dict[str, list[float]]:
+    """What the mixes of a saved model have learned: the layers' shares, by where ELMo goes in."""
+    found = _about(path).get("layer_weights")
+    if not isinstance(found, dict) or not all(_are_shares(shares) for shares in found.values()):
+        raise ElmoError(f"{path / ABOUT}: layer_weights is {found!r:.80}: shares by place are expected")
+    if not found:
+        raise ElmoError(f"{path} has learned no layer weights: it was trained without ELMo, or with one layer of it")
+    return found
+
+
+def _are_shares(shares: object) -> bool:
+    return isinstance(shares, list) and all(type(share) is float and 0 <= share <= 1 for share in shares)
+
+
+def _about(path: Path) -> dict[str, Any]:
     if not (path / ABOUT).is_file():
         raise ElmoError(f"{path} is no task model: a folder that elmo task -o has made is expected")
     about = read_json(path / ABOUT)
     if about.get("format") != "elmo task" or about.get("version") != 1:
         raise ElmoError(f"{path / ABOUT} is of no task model that this release knows")
+    return about
+
+
+def load_task(path: Path, device: torch.device | None = None) -> TaskAnswerer[Any, Any]:
+    """Read a trained model, ready to answer."""
+    about = _about(path)
     try:
         task = task_named(about["config"]["task"])
         config = TaskConfig.of(task, about["config"])
