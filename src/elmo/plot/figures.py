@@ -19,6 +19,8 @@ from elmo.plot.canvas import new_figure
 
 Points = Sequence[tuple[float, float]]
 """Steps and values."""
+TRAINING = "training"
+"""The curve of what a run learned from, which is drawn behind those of held-out text."""
 
 
 @dataclass(frozen=True)
@@ -52,27 +54,34 @@ def layers_figure(mixes: Sequence[Mix]) -> Any:
 
 
 def loss_figure(curves: Mapping[str, Points], lines: Mapping[str, float]) -> Any:
-    """Losses by step, with the perplexities that they stand for on the right.
+    """Losses by step; where it is a language model's, with the perplexities that they stand for on the right.
 
     Args:
-        curves: by name; the first is a training's, which is drawn thin.
+        curves: by name.
         lines: losses to compare with, by name.
     """
     figure = new_figure(7.2, 4)
     axis = figure.subplots()
     for number, (name, points) in enumerate(curves.items()):
         steps, values = zip(*points, strict=True)
-        few = len(points) <= 30 and number > 0
-        axis.plot(steps, values, label=name, color="0.6" if number == 0 else None, marker="o" if few else None, ms=3)
-    for number, (name, value) in enumerate(lines.items()):
-        axis.axhline(value, label=name, linestyle="--", color=f"C{len(curves) + number}")
-    axis.set(xlabel="step", ylabel="loss (nats a word)")
-    right = axis.secondary_yaxis("right", functions=(lambda x: x, lambda x: x))
-    right.set_ylabel("perplexity")
-    right.yaxis.set_major_formatter(lambda value, _: f"{math.exp(min(value, 700)):,.4g}")
+        style: dict[str, Any] = (
+            {"color": "0.6"} if name == TRAINING else {"color": f"C{number}", "marker": "o", "ms": 3}
+        )
+        axis.plot(steps, values, label=name, **style)
+    for number, (name, value) in enumerate(lines.items(), start=len(curves)):
+        axis.axhline(value, label=name, linestyle="--", color=f"C{number}")
+    axis.set(xlabel="step", ylabel="loss")
     axis.grid(alpha=0.3)
     axis.legend()
+    if lines or curves.keys() - {TRAINING}:
+        right = axis.secondary_yaxis("right")
+        right.set_ylabel("perplexity")
+        right.yaxis.set_major_formatter(lambda value, _: _rounded(math.exp(min(value, 700))))
     return figure
+
+
+def _rounded(perplexity: float) -> str:
+    return f"{perplexity:,.0f}" if perplexity >= 100 else f"{perplexity:.3g}"
 
 
 @dataclass(frozen=True)
@@ -91,20 +100,21 @@ def map_figure(word: str, found: Occurrences) -> Any:
     Where there are examples, they are stars, and an occurrence has the colour of the one that its top layer's vector
     is nearest to.
     """
-    n_layers = found.vectors.shape[1]
-    figure = new_figure(4 * n_layers, 3.6 + 0.25 * len(found.examples))
     examples = np.array(list(found.examples.values())).reshape(-1, *found.vectors.shape[1:])
+    every = np.concatenate([found.vectors, examples])
     nearest = cosines(found.vectors[:, -1], examples[:, -1]).argmax(axis=1) if len(examples) else None
-    for layer, axis in enumerate(figure.subplots(1, n_layers, squeeze=False)[0]):
-        points = plane(np.concatenate([found.vectors[:, layer], examples[:, layer]]))
-        own, stars = points[: len(found.vectors)], points[len(found.vectors) :]
-        colours = "C0" if nearest is None else [f"C{number % 10}" for number in nearest]
-        axis.scatter(*own.T, s=14, alpha=0.6, c=colours, linewidths=0)
+    colours = "C0" if nearest is None else [f"C{number % 10}" for number in nearest]
+    maps = [plane(every[:, layer]) for layer in range(every.shape[1])]
+    edge = 1.1 * max(float(np.abs(points).max()) for points in maps) or 1.0
+    figure = new_figure(4 * len(maps), 4.4 + 0.25 * len(examples))
+    for layer, axis in enumerate(figure.subplots(1, len(maps), squeeze=False)[0]):
+        own, stars = np.split(maps[layer], [len(found.vectors)])
+        axis.scatter(*own.T, s=16, alpha=0.6, c=colours, linewidths=0)
         for number, (sentence, star) in enumerate(zip(found.examples, stars, strict=True)):
             axis.scatter(*star, marker="*", s=180, color=f"C{number % 10}", edgecolors="black", label=sentence)
-        axis.set(title=f"layer {layer}", xticks=[], yticks=[])
-        axis.margins(0.1)
-    figure.suptitle(f"{word}, {len(found.vectors):,} times")
+        # One scale for all: where the vectors hardly differ, the points must not look as if they did.
+        axis.set(title=f"layer {layer}", xticks=[], yticks=[], xlim=(-edge, edge), ylim=(-edge, edge), aspect="equal")
+    figure.suptitle(f"{word}, {len(own):,} times")
     if found.examples:
         figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center")
     return figure

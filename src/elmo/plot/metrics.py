@@ -8,9 +8,9 @@ from pathlib import Path
 
 from elmo.errors import ElmoError
 from elmo.lm.folder import METRICS
-from elmo.plot.figures import Points
+from elmo.plot.figures import TRAINING, Points
 
-_CURVES = {"loss": "training", "valid_forward": "held out, forward", "valid_backward": "held out, backward"}
+_CURVES = {"loss": TRAINING, "valid_forward": "held out, forward", "valid_backward": "held out, backward"}
 
 
 def read_curves(run: Path) -> dict[str, Points]:
