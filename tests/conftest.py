@@ -117,3 +117,12 @@ def run_elmo(
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {})
     command = [sys.executable, "-m", "elmo", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=300, **kwargs)
+
+
+def run_example(name: str) -> str:
+    """What an example prints; it has no network."""
+    script = Path(__file__).parents[1] / "examples" / name
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return result.stdout

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import elmo
-from conftest import run_elmo, small_options, write_model
+from conftest import run_elmo, run_example, small_options, write_model
 from elmo.errors import ElmoError
 from elmo.formats.hub import snapshot
 
@@ -316,3 +316,13 @@ def test_a_hub_without_its_library_says_how_to_install_it(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(elmo.ElmoError, match=r"pip install 'elmo\[hf\]'"):
         elmo.load("hf://owner/name")
+
+
+def test_the_example_goes_through_all_three() -> None:
+    pytest.importorskip("datasets", reason="needs datasets")
+    pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
+    assert run_example("huggingface.py").splitlines() == [
+        "ElmoModel: (3, 9, 768), 3 layers",
+        "datasets: ['text', 'vector'], vectors of 768",
+        "sentence-transformers: (3, 768)",
+    ]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import elmo
-from conftest import small_options, write_model
+from conftest import run_example, small_options, write_model
 from elmo.errors import ElmoError
 
 pytest.importorskip("sklearn", reason="needs scikit-learn")
@@ -201,3 +201,9 @@ class TestInScikitLearn:
         pandas = pytest.importorskip("pandas", reason="needs pandas")
         frame = ElmoVectorizer(folder).set_output(transform="pandas").fit_transform(pandas.Series(SENTENCES))
         assert list(frame.columns[:2]) == ["elmovectorizer0", "elmovectorizer1"]
+
+
+def test_the_example_finds_the_layer_and_the_source() -> None:
+    printed = run_example("sklearn_pipeline.py")
+    assert printed.count("accuracy 0.") == 4
+    assert printed.endswith("-> frus_diplomatic\n")

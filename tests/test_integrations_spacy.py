@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elmo
-from conftest import small_options, write_model
+from conftest import run_example, small_options, write_model
 from elmo.errors import ElmoError
 
 pytest.importorskip("spacy", reason="needs spaCy")
@@ -220,3 +220,10 @@ class TestRoundTrips:
             docs = list(nlp.pipe([TEXT, "It purred"], n_process=2))
         np.testing.assert_allclose(docs[0]._.elmo, nlp(TEXT)._.elmo, atol=1e-6)
         assert add_hooks(docs[1])[0].has_vector
+
+
+def test_the_example_tells_two_senses_apart() -> None:
+    first, *rows = run_example("spacy_component.py").splitlines()
+    assert first == "9 tokens, vectors (9, 768)"
+    similarities = np.array([[float(number) for number in row.split("  ")[:4]] for row in rows])
+    assert min(similarities[0, 1], similarities[2, 3]) > similarities[:2, 2:].max() + 0.2
