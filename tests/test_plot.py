@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,7 @@ class TestFiles:
         check_picture(tmp_path / "there.svg", overwrite=True)
 
     def test_without_matplotlib_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
         with pytest.raises(ElmoError, match=r"pip install 'elmo\[plot\]'"):
             check_picture(tmp_path / "a.svg", overwrite=False)
 
@@ -192,10 +193,11 @@ class TestCommand:
         elmo.save(model, tmp_path / "model")
         (tmp_path / "text.txt").write_text("a bank\n\nThe bank of the river .\n")
         options = ["--model", tmp_path / "model", "-o"]
-        for name, arguments in {
+        commands: dict[str, list[Any]] = {
             "map": ["neighbours", "bank", "--text", tmp_path / "text.txt", "--in", "my bank ."],
             "tokens": ["cosines", "a bank", "the river bank", "--layers", "1"],
-        }.items():
+        }
+        for name, arguments in commands.items():
             result = run_elmo("plot", *arguments, *options, tmp_path / f"{name}.svg")
             assert result.returncode == 0, result.stderr
         assert "bank, 2 times" in text_of(tmp_path / "map.svg")

@@ -146,6 +146,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         ("import elmo.cli", ["torch", "numpy", "h5py", "spacy"]),
         ("import elmo; elmo.load", ["typer", "spacy", "pyarrow", "rich"]),
         ("import elmo; elmo.load().embed(['a b'])", ["typer", "spacy", "pyarrow", "rich"]),
+        ("import elmo.cli, elmo; elmo.load", ["sklearn", "transformers", "huggingface_hub", "datasets", "matplotlib"]),
     ],
 )
 def test_an_import_brings_nothing_that_it_does_not_use(code: str, unused: list[str]) -> None:
