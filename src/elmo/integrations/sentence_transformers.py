@@ -13,12 +13,13 @@ from torch import Tensor
 
 from elmo.errors import MissingExtraError
 from elmo.formats.bundle import Bundle
-from elmo.integrations.hf import ElmoFeatureExtractor, ElmoModel
 
 try:
     from sentence_transformers.base.modules.input_module import InputModule
 except ImportError as error:
     raise MissingExtraError("ElmoEmbeddings", "sentence-transformers") from error
+
+from elmo.integrations.hf import ElmoFeatureExtractor, ElmoModel  # what it needs comes with sentence-transformers
 
 
 class ElmoEmbeddings(InputModule):
