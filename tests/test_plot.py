@@ -22,6 +22,7 @@ pytest.importorskip("matplotlib", reason="needs matplotlib")
 
 from elmo.explore.neighbours import Query
 from elmo.plot.canvas import check_picture, save_figure
+from elmo.plot.command import layers, loss
 from elmo.plot.figures import Mix, Occurrences, cosines_figure, layers_figure, loss_figure, map_figure
 from elmo.plot.metrics import read_curves
 from elmo.plot.occurrences import find_occurrences
@@ -51,7 +52,7 @@ def run(tmp_path: Path) -> Path:
 
 def saved_task(folder: Path, weights: Any) -> Path:
     folder.mkdir()
-    about = {"format": "elmo task", "version": 1, "layer_weights": weights}
+    about = {"format": "elmo task", "version": 1, "config": {"task": "ner"}, "layer_weights": weights}
     (folder / "task.json").write_text(json.dumps(about))
     return folder
 
@@ -205,22 +206,19 @@ class TestCommand:
 
     @pytest.mark.parametrize(
         ("weights", "said"),
-        [({}, "has learned no layer weights"), ({"input": [0.5, "x"]}, "shares by place"), (None, "shares by place")],
+        [({}, "has learned no layer weights"), ({"input": [0.5, "x"]}, "no whole task model"), (None, "no whole")],
     )
     def test_a_task_model_without_weights_is_refused(self, tmp_path: Path, weights: Any, said: str) -> None:
-        from elmo.tasks.saved import layer_weights_of
-
         with pytest.raises(ElmoError, match=said):
-            layer_weights_of(saved_task(tmp_path / "task", weights))
+            layers([str(saved_task(tmp_path / "task", weights))], str(tmp_path / "layers.svg"))
         with pytest.raises(ElmoError, match="is no task model"):
-            layer_weights_of(tmp_path)
+            layers([str(tmp_path)], str(tmp_path / "layers.svg"))
 
     @pytest.mark.parametrize("line", ["unigram", "=3", "unigram=x", "unigram=-1", "unigram=inf"])
-    def test_a_line_without_a_name_or_a_perplexity_is_refused(self, line: str) -> None:
-        from elmo.plot.command import _line
-
+    def test_a_line_without_a_name_or_a_perplexity_is_refused(self, run: Path, line: str) -> None:
         with pytest.raises(ElmoError, match="give a name and a perplexity"):
-            _line(line)
+            loss(str(run), str(run / "loss.svg"), [line])
+        assert not (run / "loss.svg").exists()
 
 
 def test_cosines_are_drawn_as_they_are() -> None:

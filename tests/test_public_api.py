@@ -79,7 +79,7 @@ ROWS = [
     ["reproduce", "reproduce.lab"],
     ["reproduce.tables"],
     ["reproduce.figures"],
-    ["reproduce.claims"],
+    ["reproduce.claims", "reproduce.workers"],
     ["reproduce.command"],
     ["explore.command", "lm.command", "tasks.command"],
     ["plot.command"],

@@ -10,8 +10,11 @@ import torch
 from conftest import SHARED, run_elmo
 from elmo.errors import ElmoError
 from elmo.reproduce import claims, figures, tables
-from elmo.reproduce.lab import SIX, Lab, Study
+from elmo.reproduce.lab import SIX, Lab, Run, Settings, Study
 from elmo.reproduce.tables import Row, markdown, spread, with_elmo, without
+from elmo.reproduce.workers import run_all, runs_of
+from elmo.tasks.all import task_named
+from elmo.tasks.run import Result
 
 DATA = SHARED / "data" / "tasks"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the task data of ../shared is not here")
@@ -63,6 +66,17 @@ class TestQuick:
         text = claims.claims(lab)
         assert text.count("| held |") + text.count("| did not hold |") == 9
 
+    def test_processes_do_the_runs_that_one_would_do(self, lab: Lab, tmp_path: Path) -> None:
+        here, expected = study(tmp_path, tasks=("ner",)), tables.rows(Lab(study(lab.study.runs.parent, tasks=("ner",))))
+        run_all(here, runs_of(["table1"], here), 2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("elmo.reproduce.lab.train_task", lambda *_, **__: pytest.fail("it was not done"))
+            assert tables.rows(Lab(here)) == expected
+
+    def test_what_fails_in_a_process_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(ElmoError, match="encoder.elmo is 'everywhere'"):
+            run_all(study(tmp_path), [Run("ner", {"encoder": {"elmo": "everywhere"}})] * 2, 2)
+
     def test_the_command_says_how_a_table_was_made(self, tmp_path: Path) -> None:
         out, runs = tmp_path / "out", tmp_path / "runs"
         options = [
@@ -107,3 +121,27 @@ def test_an_error_that_is_halved_is_cut_by_half() -> None:
     assert spread([0.8]) == "80.00"
     assert markdown(["a"], [["b"]]) == "| a |\n| --- |\n| b |\n"
     assert with_elmo("srl", layers="top") == {"encoder": {"elmo": "input", "layers": "top"}}
+
+
+class Asked(Lab):
+    """Remembers what it is asked for."""
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)
+        self.runs: list[Run] = []
+
+    def run(self, name: str, settings: Settings, seed: int = 0) -> Result:
+        if (run := Run(name, settings, seed)) not in self.runs:
+            self.runs.append(run)
+        scores = {task_named(name).score: 0.5}
+        return Result({}, 1, 1.0, scores, scores, [0.5], {"input": [0.2, 0.3, 0.5]})
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "figure1", "figure2"])
+def test_processes_know_what_a_table_is_going_to_ask_for(name: str, tmp_path: Path) -> None:
+    lab = Asked(study(tmp_path, seeds=3))
+    if name.startswith("figure"):
+        getattr(figures, name)(lab, tmp_path)
+    else:
+        getattr(tables, name)(lab)
+    assert sorted(map(repr, runs_of([name], lab.study))) == sorted(map(repr, lab.runs))

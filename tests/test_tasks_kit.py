@@ -89,6 +89,21 @@ class TestEncoder:
             np.testing.assert_allclose(row[: len(vectors)].detach(), vectors, atol=5e-3)
             assert (row[len(vectors) :] == 0).all()
 
+    def test_layers_in_a_folder_are_computed_by_one_process_for_all(
+        self, bilm: elmo.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tokens = [("in", "N1"), ("saw", "N2", "Jr")]
+        alone = FrozenLayers(bilm.embedder(layers="all"), tokens)
+        first = FrozenLayers(bilm.embedder(layers="all"), tokens, folder=tmp_path)
+        monkeypatch.setattr("elmo.tasks.vectors.embed_in_text_order", lambda *_: pytest.fail("computed again"))
+        second = FrozenLayers(bilm.embedder(layers="all"), tokens, folder=tmp_path)
+        for kept in (first, second):
+            assert torch.equal(kept(tokens), alone(tokens))
+            assert torch.equal(kept.only([1])(tokens), alone(tokens)[:, :, 1:2])
+        assert len(list(tmp_path.glob("*.f16"))) == 1
+        with pytest.raises(pytest.fail.Exception):
+            FrozenLayers(bilm.embedder(layers="all"), tokens[:1], folder=tmp_path)
+
     @pytest.mark.parametrize("layers", ["all", "top", "1"])
     def test_a_biLM_that_is_trained_begins_as_the_frozen_one(self, bilm: elmo.Model, layers: str) -> None:  # noqa: N802 - its name
         tokens = [("in", "N1"), ("saw", "N2", "Jr"), ("x",)]

@@ -97,17 +97,20 @@ def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
 
 
 @contextmanager
-def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock file for this process alone; where another has it, refuse. Some systems have no such locks."""
+def locked(path: Path, refusal: str | None = None) -> Iterator[None]:
+    """Hold a lock file for this process alone; where another has it, refuse, or wait if there is no `refusal`.
+
+    Some systems have no such locks.
+    """
     with path.open("w") as file:
         try:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if refusal is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except ImportError:
             pass
         except OSError as error:
-            raise ElmoError(refusal) from error
+            raise ElmoError(refusal or f"cannot lock {path}: {error.strerror}") from error
         yield
 
 

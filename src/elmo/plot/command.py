@@ -40,14 +40,15 @@ def layers(
     """How much of each layer task models have learned to take: the paper's Figure 2."""
     from elmo.plot.canvas import check_picture, save_figure
     from elmo.plot.figures import Mix, layers_figure
-    from elmo.tasks.saved import layer_weights_of
+    from elmo.tasks.saved import read_learned
 
     check_picture(Path(out), overwrite=overwrite)
-    mixes = [
-        Mix(Path(model).resolve().name, place, shares)
-        for model in models
-        for place, shares in layer_weights_of(Path(model)).items()
-    ]
+    learned = [read_learned(Path(model)) for model in models]
+    if without := [one.name for one in learned if not one.weights]:
+        raise ElmoError(
+            f"{without[0]} has learned no layer weights: it was trained without ELMo, or with one layer of it"
+        )
+    mixes = [Mix(one.name, place, shares) for one in learned for place, shares in one.weights.items()]
     save_figure(layers_figure(mixes), Path(out))
     print(out)
 

@@ -34,11 +34,12 @@ def reproduce(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Of each row of Table 1.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="At toy size: shows that it works, nothing else.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that do runs side by side.")] = 1,
     device: DeviceOption = None,
 ) -> None:
     """Make the paper's tables and figures again, on open data."""
     from elmo.reproduce.lab import SIX, Lab, Study
-    from elmo.tasks.texts import read_tokens
+    from elmo.reproduce.workers import run_all, runs_of
     from elmo.tasks.train_command import chosen_device
 
     for name in names or ():
@@ -46,13 +47,23 @@ def reproduce(
             raise ElmoError(f"there is no {name!r}: give some of {', '.join(NAMES)}")
     if not Path(data).is_dir():
         raise ElmoError(f"there is no folder {data}: give the one with the tasks' archives, --data DIR")
-    if tokens is not None:
-        read_tokens(tokens)
+    if tokens is not None and not Path(tokens).exists():
+        raise ElmoError(f"there is no file {tokens}: scripts/pretokenise.py makes one")
     chosen = SIX if tasks is None else tuple(tasks.split(","))
     place = chosen_device(device)
-    lab = Lab(
-        Study(data=Path(data), runs=Path(runs), model=model, tasks=chosen, seeds=seeds, quick=quick, device=place)
+    study = Study(
+        data=Path(data),
+        runs=Path(runs),
+        model=model,
+        tasks=chosen,
+        seeds=seeds,
+        quick=quick,
+        device=place,
+        tokens=tokens,
     )
+    if jobs > 1:
+        run_all(study, runs_of(names or NAMES, study), jobs)
+    lab = Lab(study)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     for name in names or NAMES:

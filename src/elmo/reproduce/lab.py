@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from elmo.errors import ElmoError
 from elmo.tasks.all import task_named
 from elmo.tasks.run import Data, Result, freeze, read_result, train_task
 from elmo.tasks.settings import TaskConfig
+from elmo.tasks.texts import read_tokens
 from elmo.tasks.vectors import FrozenLayers
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -34,12 +35,13 @@ PLACES = {"squad": "both", "inference": "both", "srl": "input", "coref": "both",
 
 _FILES = {
     "squad": "squad.tar.xz/squad/{split}-v1.1.json",
-    "inference": "nli_snli_counterfactual.tar.xz/nli_snli_counterfactual/all_combined/{split}.tsv",
+    "inference": "nli_sick.tar.xz/nli_sick/SICK.txt#{split}",
     "srl": "srl_propbank_ewt.tar.xz/srl_propbank_ewt/{split}.jsonl",
     "coref": "coref_ontogum.tar.xz/coref_ontogum/ontogum.{split}.conllu",
     "ner": "ner_uner_ewt.tar.xz/ner_uner_ewt/en_ewt-uner-{split}.iob2",
     "sentiment": "sst.tar.xz/sst/trees/{split}.txt",
 }
+_RAW = ("squad", "inference")  # tasks whose files have raw text, without tokens
 _HELD_OUT = 0.05  # of SQuAD's training paragraphs, to stop by: its own development set is what is reported
 _SMALL: Settings = {"train": {"epochs": 2, "batch_size": 16, "patience": 0}, "model": {"hidden": 16}}
 _QUICK: Mapping[str, Settings] = dict.fromkeys(SIX, _SMALL) | {
@@ -70,6 +72,12 @@ class Study:
     """A few examples, small models and two epochs: shows that all of it works, and nothing else."""
     device: torch.device
     """Where to compute."""
+    tokens: str | None = None
+    """A file that has the tokens of raw text (`scripts/pretokenise.py`), for a machine without spaCy."""
+
+    def seeds_of(self, name: str) -> range:
+        """The seeds of a task's rows; SQuAD, the longest, has at most two."""
+        return range(min(self.seeds, 2) if name == "squad" else self.seeds)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, by name."""
@@ -78,6 +86,16 @@ class Study:
                 raise ElmoError(f"there is no task {name!r}: give some of {', '.join(SIX)}")
         if self.seeds < 1:
             raise ElmoError(f"seeds is {self.seeds}: give a whole number, 1 or more")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a table asks for."""
+
+    task: str
+    settings: Settings
+    """Those that differ from the task's own."""
+    seed: int = 0
 
 
 class Lab:
@@ -103,12 +121,15 @@ class Lab:
         """A task's examples."""
         if name not in self._data:
             task, pattern = task_named(name), str(self.study.data / _FILES[name])
+            if self.study.tokens is not None and name in _RAW:
+                read_tokens(self.study.tokens)
             if name == "squad":
                 paragraphs = task.read(pattern.format(split="train"))
                 cut = round((1 - _HELD_OUT) * len(paragraphs))
                 found = Data(paragraphs[:cut], paragraphs[cut:], task.read(pattern.format(split="dev")))
             else:
-                found = Data(*(task.read(pattern.format(split=split)) for split in ("train", "dev", "test")))
+                splits = ("TRAIN", "TRIAL", "TEST") if name == "inference" else ("train", "dev", "test")
+                found = Data(*(task.read(pattern.format(split=split)) for split in splits))
             most = _QUICK_EXAMPLES[name] if self.study.quick else None
             self._data[name] = Data(found.train[:most], found.dev[:most], found.test[:most])
         return self._data[name]
@@ -139,14 +160,17 @@ class Lab:
             resume=True,
         ).result
 
-    def seeds(self, name: str) -> Sequence[int]:
-        """The seeds of a row; SQuAD, the longest, has at most two."""
-        return range(min(self.study.seeds, 2 if name == "squad" else self.study.seeds))
-
     def _layers(self, name: str, config: TaskConfig) -> FrozenLayers:
         if name not in self._frozen:
-            self._frozen.clear()  # one task's at a time: SQuAD's are 16 GB
-            self._frozen[name] = freeze(task_named(name), config, self.model, self.data(name), device=self.study.device)
+            self._frozen.clear()  # one task's at a time: SQuAD's are 13 GB
+            self._frozen[name] = freeze(
+                task_named(name),
+                config,
+                self.model,
+                self.data(name),
+                device=self.study.device,
+                folder=self.study.runs / "layers",
+            )
         return self._frozen[name]
 
     def _digest(self, config: TaskConfig) -> str:

@@ -69,7 +69,7 @@ def rows(lab: Lab) -> list[Row]:
     for name in lab.study.tasks:
         metric = task_named(name).score
         scores = [
-            [lab.run(name, settings, seed).test[metric] for seed in lab.seeds(name)]
+            [lab.run(name, settings, seed).test[metric] for seed in lab.study.seeds_of(name)]
             for settings in (without(), with_elmo(name))
         ]
         found.append(Row(name, metric, scores[0], scores[1]))
@@ -96,25 +96,32 @@ def table1(lab: Lab) -> str:
     return "# Table 1: what ELMo adds\n\n" + markdown(header, body) + f"\n{note}\n"
 
 
+Variants = Mapping[str, Callable[[str], Settings]]
+"""Rows of a table: the settings that each has for a task."""
+
+LAYERS: Variants = {
+    "baseline": lambda _: without(),
+    "last layer only (Peters et al. 2017)": lambda name: with_elmo(name, layers="top"),
+    "all layers, lambda = 1": lambda name: with_elmo(name, penalty=1.0),
+    "all layers, lambda = 0.001": lambda name: with_elmo(name, penalty=0.001),
+}
+"""Table 2."""
+ENDS: Variants = {
+    "input only": lambda _: {"encoder": {"elmo": "input"}},
+    "input and output": lambda _: {"encoder": {"elmo": "both"}},
+    "output only": lambda _: {"encoder": {"elmo": "output"}},
+}
+"""Table 3."""
+
+
 def table2(lab: Lab) -> str:
     """Which layers, and how strongly their weights are held together."""
-    variants: dict[str, Callable[[str], Settings]] = {
-        "baseline": lambda _: without(),
-        "last layer only (Peters et al. 2017)": lambda name: with_elmo(name, layers="top"),
-        "all layers, lambda = 1": lambda name: with_elmo(name, penalty=1.0),
-        "all layers, lambda = 0.001": lambda name: with_elmo(name, penalty=0.001),
-    }
-    return "# Table 2: which layers\n\n" + _compared(lab, variants)
+    return "# Table 2: which layers\n\n" + _compared(lab, LAYERS)
 
 
 def table3(lab: Lab) -> str:
     """Where ELMo goes in."""
-    variants: dict[str, Callable[[str], Settings]] = {
-        "input only": lambda _: {"encoder": {"elmo": "input"}},
-        "input and output": lambda _: {"encoder": {"elmo": "both"}},
-        "output only": lambda _: {"encoder": {"elmo": "output"}},
-    }
-    return "# Table 3: where ELMo goes in\n\n" + _compared(lab, variants)
+    return "# Table 3: where ELMo goes in\n\n" + _compared(lab, ENDS)
 
 
 def dev_score(lab: Lab, name: str, settings: Settings) -> float:
@@ -180,7 +187,7 @@ def _tagged(lab: Lab) -> dict[Part, list[TaggedSentence]]:
     return {part: read_conllu(str(folder / f"en_ewt-ud-{part}.conllu"))[:most] for part in names}
 
 
-def _compared(lab: Lab, variants: Mapping[str, Callable[[str], Settings]]) -> str:
+def _compared(lab: Lab, variants: Variants) -> str:
     tasks = [name for name in CHOSEN if name in lab.study.tasks]
     body = [
         [label, *(f"{100 * dev_score(lab, name, settings(name)):.2f}" for name in tasks)]

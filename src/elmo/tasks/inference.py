@@ -31,7 +31,7 @@ class InferenceSettings:
 
     hidden: int = 300
     """Of the LSTMs, each direction, and of the layers between them."""
-    dropout: float = 0.5
+    dropout: float = 0.3
     """Before each LSTM, before the layer behind the alignment, and before each of the two last ones."""
 
     def __post_init__(self) -> None:
@@ -124,8 +124,8 @@ class Inference(Task[Pair, str]):
     score = "accuracy"
     model_settings = InferenceSettings
     defaults: ClassVar[Mapping[str, Any]] = {
-        "optimizer": {"rate": 0.0004},
-        "train": {"batch_size": 32, "epochs": 30},
+        "optimizer": {"rate": 0.0005},
+        "train": {"batch_size": 32, "epochs": 30, "patience": 8},
         "encoder": {"elmo": "both"},
     }
 

@@ -38,7 +38,7 @@ class QuestionSettings:
     """Before each LSTM, each attention and each layer between them."""
     longest_answer: int = 17
     """Tokens that an answer may have."""
-    longest_paragraph: int = 400
+    longest_paragraph: int = 300
     """Tokens of a paragraph that the model is trained with; longer ones are only answered."""
 
     def __post_init__(self) -> None:
@@ -195,8 +195,9 @@ class Questions(Task[Question, str]):
     score = "f1"
     model_settings = QuestionSettings
     defaults: ClassVar[Mapping[str, Any]] = {
-        "train": {"batch_size": 45, "epochs": 15},
-        "encoder": {"elmo": "both", "penalty": 0.0},
+        "optimizer": {"rate": 0.0015},
+        "train": {"batch_size": 128, "epochs": 8},
+        "encoder": {"elmo": "both"},
     }
 
     def read(self, path: str) -> list[Question]:

@@ -169,7 +169,10 @@ class SemanticRoles(Task[Proposition, Tags]):
     name = "srl"
     score = "f1"
     model_settings = RoleSettings
-    defaults: ClassVar[Mapping[str, Any]] = {"train": {"batch_size": 64, "epochs": 30}}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "optimizer": {"rate": 0.0015},
+        "train": {"batch_size": 128, "epochs": 15},
+    }
 
     def read(self, path: str) -> list[Proposition]:
         """Each predicate of each sentence, of JSON lines or CoNLL 2012."""

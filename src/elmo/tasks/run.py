@@ -82,10 +82,11 @@ def freeze(
     *,
     device: torch.device | None = None,
     report: Embedding = lambda sentences, tokens: None,
+    folder: Path | None = None,
 ) -> FrozenLayers:
-    """All layers of all sentences of a task's examples, computed once."""
+    """All layers of all sentences of a task's examples, computed once; a `folder` keeps them for other processes."""
     examples = [*task.for_training(data.train, config.model), *data.train, *data.dev, *data.test]
-    return layers_of(task, model, examples, device=device, report=report)
+    return layers_of(task, model, examples, device=device, report=report, folder=folder)
 
 
 def layers_of(
@@ -95,10 +96,13 @@ def layers_of(
     *,
     device: torch.device | None = None,
     report: Embedding = lambda sentences, tokens: None,
+    folder: Path | None = None,
 ) -> FrozenLayers:
     """All layers of all sentences of examples."""
-    embedder = model.embedder(layers=list(range(model.config.n_layers)), precision="auto", device=device)
-    return FrozenLayers(embedder, (tokens for one in examples for tokens in task.sentences(one)), report)
+    layers = list(range(model.config.n_layers))
+    embedder = model.embedder(layers=layers, precision="auto", dtype="float16", device=device)
+    sentences = (tokens for one in examples for tokens in task.sentences(one))
+    return FrozenLayers(embedder, sentences, report, folder=folder)
 
 
 def new_model(

@@ -9,7 +9,7 @@ bilm/               the biLM, unless it is the one that comes with the package, 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic
@@ -51,6 +51,17 @@ class TaskAnswerer(Generic[Example, Answer]):
         return answer_all(self.model, self.task, examples, frozen, self.config.train.batch_size)
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What the mixes of a task model have learned."""
+
+    name: str
+    """Of its folder."""
+    task: str
+    weights: Mapping[str, Sequence[float]]
+    """The layers' shares, which sum to 1, by where ELMo goes in; empty without ELMo."""
+
+
 def save_task(trained: Trained[Any, Any], bilm: Model, path: Path, *, embedded: bool) -> None:
     """Write a trained model as a folder, which appears whole or not at all.
 
@@ -84,32 +95,9 @@ def save_task(trained: Trained[Any, Any], bilm: Model, path: Path, *, embedded: 
             _save_bilm(bilm, folder / BILM, trained=encoder.bilm is not None)
 
 
-def layer_weights_of(path: Path) -> dict[str, list[float]]:
-    """What the mixes of a saved model have learned: the layers' shares, by where ELMo goes in."""
-    found = _about(path).get("layer_weights")
-    if not isinstance(found, dict) or not all(_are_shares(shares) for shares in found.values()):
-        raise ElmoError(f"{path / ABOUT}: layer_weights is {found!r:.80}: shares by place are expected")
-    if not found:
-        raise ElmoError(f"{path} has learned no layer weights: it was trained without ELMo, or with one layer of it")
-    return found
-
-
-def _are_shares(shares: object) -> bool:
-    return isinstance(shares, list) and all(type(share) is float and 0 <= share <= 1 for share in shares)
-
-
-def _about(path: Path) -> dict[str, Any]:
-    if not (path / ABOUT).is_file():
-        raise ElmoError(f"{path} is no task model: a folder that elmo task -o has made is expected")
-    about = read_json(path / ABOUT)
-    if about.get("format") != "elmo task" or about.get("version") != 1:
-        raise ElmoError(f"{path / ABOUT} is of no task model that this release knows")
-    return about
-
-
 def load_task(path: Path, device: torch.device | None = None) -> TaskAnswerer[Any, Any]:
     """Read a trained model, ready to answer."""
-    about = _about(path)
+    about = _read_about(path)
     try:
         task = task_named(about["config"]["task"])
         config = TaskConfig.of(task, about["config"])
@@ -125,6 +113,25 @@ def load_task(path: Path, device: torch.device | None = None) -> TaskAnswerer[An
     fill_tensors(weights, tensors, path / WEIGHTS)
     answering = None if config.encoder.train_bilm else bilm
     return TaskAnswerer(task, config, model.to(device or torch.device("cpu")).eval(), answering)
+
+
+def read_learned(path: Path) -> Learned:
+    """What the mixes of a trained model have learned; of its files only `task.json` is read."""
+    about = _read_about(path)
+    try:
+        weights = {str(place): [float(share) for share in shares] for place, shares in about["layer_weights"].items()}
+        return Learned(path.resolve().name, task_named(about["config"]["task"]).name, weights)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ElmoError(f"{path} is no whole task model: {error!r}") from error
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    if not (path / ABOUT).is_file():
+        raise ElmoError(f"{path} is no task model: a folder that elmo task -o has made is expected")
+    about = read_json(path / ABOUT)
+    if about.get("format") != "elmo task" or about.get("version") != 1:
+        raise ElmoError(f"{path / ABOUT} is of no task model that this release knows")
+    return about
 
 
 def _empty(

@@ -141,8 +141,8 @@ class Sentiment(Task[LabelledText, Verdict]):
     score = "accuracy"
     model_settings = ClassifierSettings
     defaults: ClassVar[Mapping[str, Any]] = {
-        "optimizer": {"rate": 0.0005},
-        "train": {"batch_size": 128, "epochs": 10},
+        "optimizer": {"rate": 0.0007},
+        "train": {"batch_size": 256, "epochs": 8},
     }
 
     def read(self, path: str) -> list[LabelledText]:

@@ -22,13 +22,15 @@ class TaskLoop:
     """How long, how often, how exact."""
 
     epochs: int = 20
-    """Passes over the training examples, at most."""
+    """At most; the development set is answered after each."""
     batch_size: int = 32
     """Examples of a step."""
     patience: int = 5
     """Epochs without a better score on the development set, after which training ends; 0 never ends it."""
     share: float = 1.0
     """Of the training examples, drawn by the seed."""
+    passes: int = 1
+    """Over the training examples, that count as an epoch: more where there are few of them."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: products in bfloat16, for a GPU."""
     log_every: int = 50
@@ -36,7 +38,7 @@ class TaskLoop:
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have."""
-        for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 0), ("log_every", 1)):
+        for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 0), ("passes", 1), ("log_every", 1)):
             if getattr(self, name) < least:
                 raise ElmoError(f"train.{name} is {getattr(self, name)}: give a whole number from {least} on")
         if not 0 < self.share <= 1:

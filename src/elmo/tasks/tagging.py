@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -143,6 +143,7 @@ class Entities(_Tagging):
 
     name = "ner"
     score = "f1"
+    defaults: ClassVar[Mapping[str, Any]] = {"optimizer": {"rate": 0.0015}, "train": {"batch_size": 64}}
 
     def read(self, path: str) -> list[TaggedSentence]:
         """Sentences with a tag for each token, B- and I- as in IOB2."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
@@ -121,7 +122,8 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         self.dev_examples = list(dev)
         self._frozen = frozen
         self._sizes = [sum(map(len, task.sentences(example))) for example in self.train_examples]
-        self.steps_an_epoch = -(-len(self.train_examples) // config.train.batch_size)
+        self._steps_a_pass = -(-len(self.train_examples) // config.train.batch_size)
+        self.steps_an_epoch = config.train.passes * self._steps_a_pass
         self.steps = config.train.epochs * self.steps_an_epoch
         self.loop = _Pace(config.train.log_every, self.steps_an_epoch, self.steps_an_epoch, config.train.patience)
         trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
@@ -133,11 +135,11 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         return self.config.train.batch_size
 
     def reads(self) -> Iterator[Batch]:
-        """Batches from the run's position on; each epoch has its own order."""
+        """Batches from the run's position on; each pass has its own order."""
         step = self.step
         while True:
-            batches = self._epoch(step // self.steps_an_epoch)
-            for places in batches[step % self.steps_an_epoch :]:
+            batches = self._pass(step // self._steps_a_pass)
+            for places in batches[step % self._steps_a_pass :]:
                 yield self.model.collate([self.train_examples[place] for place in places], self._frozen)
                 step += 1
 
@@ -166,13 +168,13 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
 
     def facts(self) -> dict[str, Any]:
         """Which examples the run learns from."""
-        return {"examples": self._digest()}
+        return {"examples": self._digest}
 
     def restore(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> None:
         """Go on from a checkpoint of the same settings and examples."""
         if about["config"] != self.settings():
             raise ElmoError(f"{path} is of a run with other settings: give the same, or another folder")
-        if about["examples"] != self._digest():
+        if about["examples"] != self._digest:
             raise ElmoError(f"{path} is of a run on other examples: give the same files, or another folder")
         fill_tensors(self.tensors(), tensors, path)
 
@@ -200,8 +202,8 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         self.step = number
         return TaskStepped(number, value, size, self.optimizer.rate(number))
 
-    def _epoch(self, number: int) -> list[list[int]]:
-        """The batches of an epoch: examples of like length together, in an order that the seed draws."""
+    def _pass(self, number: int) -> list[list[int]]:
+        """The batches of a pass: examples of like length together, in an order that the seed draws."""
         rng = np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=(0, number)))
         order, size = rng.permutation(len(self.train_examples)).tolist(), self.config.train.batch_size
         batches = []
@@ -210,6 +212,7 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
             batches += [pool[first : first + size] for first in range(0, len(pool), size)]
         return [batches[place] for place in rng.permutation(len(batches))]
 
+    @cached_property
     def _digest(self) -> str:
         digest = hashlib.sha256()
         for examples in (self.train_examples, self.dev_examples):

@@ -5,10 +5,12 @@ Shapes: L layers, N tokens of all sentences, T tokens of one, D width of a layer
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from elmo.embed import Embedder, Vectors
 from elmo.errors import ElmoError
+from elmo.files import locked, new_file
 
 Report = Callable[[int, int], None]
 """Told how many sentences and tokens are done."""
@@ -64,6 +67,8 @@ class FrozenLayers:
         embedder: Embedder,
         sentences: Iterable[Sequence[str]],
         report: Report = lambda sentences, tokens: None,
+        *,
+        folder: Path | None = None,
     ) -> None:
         """Embed each different sentence once.
 
@@ -71,14 +76,25 @@ class FrozenLayers:
             embedder: one whose settings have a list of layers.
             sentences: lists of tokens; the same one may come again.
             report: told how far it is.
+            folder: keep the vectors in a file there, which other processes find and share; in memory, or in a file that
+                goes with the process, if not given.
         """
         different = list(dict.fromkeys(map(tuple, sentences)))
         starts = np.cumsum([0, *map(len, different)])
         self._starts = dict(zip(different, starts.tolist(), strict=False))
         self._layers = list(range(len(embedder.layers)))
-        self._store_NLD = _room((int(starts[-1]), len(embedder.layers), embedder.config.dim))
-        for place, vectors_LTD in embed_in_text_order(embedder, different, report):
-            self._store_NLD[starts[place] : starts[place + 1]] = vectors_LTD.swapaxes(0, 1)
+        self._pinned = embedder.device.type == "cuda"
+        shape = (int(starts[-1]), len(embedder.layers), embedder.config.dim)
+
+        def fill(store_NLD: NDArray[np.float16]) -> None:
+            for place, vectors_LTD in embed_in_text_order(embedder, different, report):
+                store_NLD[starts[place] : starts[place + 1]] = vectors_LTD.swapaxes(0, 1)
+
+        if folder is None:
+            self._store_NLD = _room(shape)
+            fill(self._store_NLD)
+        else:
+            self._store_NLD = _kept(folder / f"layers-{_fingerprint(embedder, different)}.f16", shape, fill)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -94,14 +110,16 @@ class FrozenLayers:
     def __call__(self, sentences: Sequence[Sequence[str]]) -> Tensor:
         """The layers of sentences that it was made with: `(B, T, L, D)` float16, zero where there is no token."""
         longest = max(map(len, sentences), default=0)
-        out_BTLD = np.zeros((len(sentences), longest, *self.shape), np.float16)
+        made = torch.empty((len(sentences), longest, *self.shape), dtype=torch.float16, pin_memory=self._pinned)
+        out_BTLD = made.numpy()
         for row, tokens in enumerate(sentences):
             start = self._starts[tuple(tokens)]
             found_TLD = self._store_NLD[start : start + len(tokens)]
             out_BTLD[row, : len(tokens)] = (
                 found_TLD if len(self._layers) == found_TLD.shape[1] else found_TLD[:, self._layers]
             )
-        return torch.from_numpy(out_BTLD)
+            out_BTLD[row, len(tokens) :] = 0
+        return made
 
 
 def token_vectors(
@@ -121,15 +139,38 @@ def token_vectors(
     return store_LND
 
 
+def _kept(path: Path, shape: tuple[int, ...], fill: Callable[[NDArray[np.float16]], None]) -> NDArray[np.float16]:
+    """The vectors of a file; where there is none yet, one process makes it, and others wait."""
+    if 0 in shape:
+        return np.empty(shape, np.float16)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_suffix(".lock")):
+        if not path.exists():
+            _refuse_full(path.parent, shape)
+            with new_file(path) as beside:
+                fill(np.memmap(beside, dtype=np.float16, mode="w+", shape=shape))
+    return np.memmap(path, dtype=np.float16, mode="r", shape=shape)
+
+
+def _fingerprint(embedder: Embedder, sentences: Sequence[Sequence[str]]) -> str:
+    """What the vectors of sentences follow from."""
+    digest = hashlib.sha256(f"{embedder.digest()} {embedder.precision} {embedder.layers}".encode())
+    for tokens in sentences:
+        digest.update(("\n".join(tokens) + "\n\n").encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]
+
+
 def _room(shape: tuple[int, ...]) -> NDArray[np.float16]:
     """Room in memory or, if it is much, in a file that has no name and so goes when it is no longer used."""
-    needed, folder = 2 * int(np.prod(shape)), tempfile.gettempdir()
-    if needed <= _IN_MEMORY:
+    if 2 * int(np.prod(shape)) <= _IN_MEMORY:
         return np.empty(shape, np.float16)
-    free = shutil.disk_usage(folder).free
-    if needed > free:  # to write to a mapped file on a full disk ends the process
-        raise ElmoError(
-            f"{needed:,} bytes of vectors do not fit on the disk of {folder}, which has {free:,}: set TMPDIR"
-        )
+    _refuse_full(Path(tempfile.gettempdir()), shape, ": set TMPDIR")
     with tempfile.TemporaryFile(prefix="elmo-vectors-") as file:
         return np.memmap(file, dtype=np.float16, mode="w+", shape=shape)
+
+
+def _refuse_full(folder: Path, shape: tuple[int, ...], advice: str = "") -> None:
+    """To write to a mapped file on a full disk ends the process."""
+    needed, free = 2 * int(np.prod(shape)), shutil.disk_usage(folder).free
+    if needed > free:
+        raise ElmoError(f"{needed:,} bytes of vectors do not fit on the disk of {folder}, which has {free:,}{advice}")

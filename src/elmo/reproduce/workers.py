@@ -1,0 +1,115 @@
+"""Runs side by side: what tables are going to ask for, done by several processes beforehand.
+
+A model of a task keeps a fraction of a large GPU busy, or one core. Processes share the folder of runs and the frozen
+layers in it; each run is one process's, so its numbers do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import SimpleQueue
+
+from elmo.errors import ElmoError
+from elmo.reproduce.figures import SHARES, TASKS, with_share
+from elmo.reproduce.lab import Lab, Run, Study
+from elmo.reproduce.tables import CHOSEN, ENDS, LAYERS, Variants, with_elmo, without
+
+_LONGEST_FIRST = ("squad", "srl", "coref", "ner", "sentiment", "inference")
+
+
+def runs_of(names: Iterable[str], study: Study) -> list[Run]:
+    """The runs that tables and figures ask for, each once: SQuAD's, which take longest, and then table by table."""
+    found: list[Run] = []
+    for name in names:
+        for run in sorted(_runs_of(name, study), key=_length):
+            if run not in found:
+                found.append(run)
+    return sorted(found, key=lambda run: run.task != _LONGEST_FIRST[0])
+
+
+def run_all(study: Study, runs: Sequence[Run], jobs: int) -> None:
+    """Do runs by several processes; what was done before is found, and a run that fails keeps none from being done.
+
+    Raises:
+        ElmoError: what went wrong first.
+        KeyboardInterrupt: this process was told to stop (SIGINT, SIGTERM); all runs are saved as they stood.
+    """
+    context = get_context("spawn")  # CUDA does not survive a fork
+    todo: SimpleQueue[Run | None] = context.SimpleQueue()
+    failed: SimpleQueue[str] = context.SimpleQueue()
+    for run in [*runs, *[None] * jobs]:
+        todo.put(run)
+    workers = [context.Process(target=_work, args=(study, todo, failed), daemon=True) for _ in range(jobs)]
+    with _stopping(workers):
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    if not failed.empty():
+        raise ElmoError(failed.get())
+    for worker in workers:
+        if worker.exitcode:
+            raise ElmoError(f"a process that did runs ended with {worker.exitcode}: start again to go on")
+
+
+def _work(study: Study, todo: SimpleQueue[Run | None], failed: SimpleQueue[str]) -> None:
+    """Do runs until there is none left, or the process that asked for them is gone."""
+    os.setpgrp()  # Ctrl-C is the parent's, which then says SIGTERM: two signals would cut a run before it is saved
+    parent, lab = os.getppid(), Lab(study)
+    try:
+        while os.getppid() == parent and (run := todo.get()) is not None:
+            try:
+                lab.run(run.task, run.settings, run.seed)
+            except ElmoError as error:
+                failed.put(str(error))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _stopping(workers: Sequence[BaseProcess]) -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C; when the block ends early, let processes save what they do before they end."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for worker in workers:
+            if worker.is_alive() and worker.pid is not None:
+                os.kill(worker.pid, signal.SIGTERM)
+        for worker in workers:
+            if worker.pid is not None:
+                worker.join()
+
+
+def _runs_of(name: str, study: Study) -> list[Run]:
+    three = [task for task in CHOSEN if task in study.tasks]
+    if name == "table1":
+        rows = [(task, settings) for task in study.tasks for settings in (without(), with_elmo(task))]
+        return [Run(task, settings, seed) for task, settings in rows for seed in study.seeds_of(task)]
+    if name in ("table2", "table3"):
+        variants: Variants = LAYERS if name == "table2" else ENDS
+        return [Run(task, settings(task)) for settings in variants.values() for task in three]
+    if name == "figure1":
+        kinds = [(task, kind) for task in TASKS if task in study.tasks for kind in (without(), with_elmo(task))]
+        return [Run(task, with_share(kind, share)) for task, kind in kinds for share in SHARES]
+    if name == "figure2":
+        return [Run(task, with_elmo(task)) for task in study.tasks]
+    if name == "claims":
+        return [run for other in ("table1", "table2", "table3", "figure1") for run in _runs_of(other, study)]
+    return []  # the others ask for no runs
+
+
+def _length(run: Run) -> tuple[int, float]:
+    """Longer runs first, so that none is left alone at the end."""
+    return _LONGEST_FIRST.index(run.task), -float(run.settings.get("train", {}).get("share", 1.0))
