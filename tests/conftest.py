@@ -110,8 +110,19 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def run_elmo(*arguments: object, stdin: bytes = b"", **kwargs: Any) -> subprocess.CompletedProcess[bytes]:
+def run_elmo(
+    *arguments: object, stdin: bytes = b"", environment: dict[str, str] | None = None, **kwargs: Any
+) -> subprocess.CompletedProcess[bytes]:
     """Run the `elmo` command as a user would."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {})
     command = [sys.executable, "-m", "elmo", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=300, **kwargs)
+
+
+def run_example(name: str) -> str:
+    """What an example prints; it has no network."""
+    script = Path(__file__).parents[1] / "examples" / name
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return result.stdout

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import elmo
+from conftest import run_example
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -59,14 +60,6 @@ def test_the_file_tree_is_the_one_there_is() -> None:
     there = {path.stem for path in package.iterdir() if path.suffix == ".py" and not path.name.startswith("__")}
     there |= {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert named == there
-
-
-def run_example(name: str) -> str:
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name)], capture_output=True, text=True, timeout=120
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def test_the_demo_shows_senses_contexts_and_substitutes() -> None:

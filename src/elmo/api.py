@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from os import PathLike
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors,
 from elmo.errors import ElmoError
 from elmo.formats import Format, left_out, read_model, write_model
 from elmo.formats.bundle import Bundle
+from elmo.formats.hub import PREFIX, snapshot
 from elmo.formats.native import Dtype
 from elmo.lm.scores import Perplexity, ScoreOptions, Scorer, Scores, Substitute, head_of, perplexity, without_boundaries
 from elmo.model import State
@@ -225,7 +226,8 @@ def load(
         path: the embedded model if not given, or if it is "default" and nothing has that name; else a model in any
             published format, told by what is there: a native folder; an HDF5 file of bilm-tf or AllenNLP, or its
             folder; a TensorFlow checkpoint (its folder, prefix or any of its files); a TF Hub module; an
-            ELMoForManyLangs folder; a zip of NLPL; AllenNLP's `model.tar.gz` or `best.th`. See docs/formats.md.
+            ELMoForManyLangs folder; a zip of NLPL; AllenNLP's `model.tar.gz` or `best.th`. See docs/formats.md. With
+            `hf://owner/name`, such a folder of the Hugging Face hub (native, or HDF5), kept in its local cache.
         options: the `options.json`, where it is not with the weights.
         vocab: the vocabulary of a model that reads words, or of a checkpoint, where it is not beside it.
     """
@@ -236,11 +238,19 @@ def load(
             bundle = read_model(folder)
     else:
         bundle = read_model(
-            Path(path),
+            snapshot(path) if isinstance(path, str) and path.startswith(PREFIX) else Path(path),
             options=None if options is None else Path(options),
             vocab=None if vocab is None else Path(vocab),
         )
     return Model(**{f.name: getattr(bundle, f.name) for f in fields(Bundle)})
+
+
+def dtype_of(model: Bundle) -> Dtype:
+    """What to `save` a model as, for it to be stored as it came: in a native folder's type, else float32."""
+    for known in get_args(Dtype):
+        if model.stored is not None and model.stored.dtype == known:
+            return cast(Dtype, known)
+    return "float32"
 
 
 def save(

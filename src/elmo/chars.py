@@ -76,9 +76,9 @@ def boundary_row(boundary: str, max_characters: int = 50, alphabet: str | None =
     return row if alphabet is None else row + np.int32(len(alphabet) + 1 - 256)
 
 
-def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = 50) -> CharIds:
+def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = 50, alphabet: str | None = None) -> CharIds:
     """Encode sentences, padded with zeros to the longest: `(B, T, C)`, without sentence boundaries."""
-    return _padded(sentences, lambda words: words_to_ids(words, max_characters))
+    return _padded(sentences, lambda words: words_to_ids(words, max_characters, alphabet))
 
 
 def model_ids(words: Sequence[str], config: ModelConfig, vocab: Vocabulary | None) -> CharIds:

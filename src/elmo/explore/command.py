@@ -69,14 +69,14 @@ def neighbours(
     from elmo.lm.reading import find_sources
     from elmo.progress import ProgressBar
 
-    split = _splitter(language if tokenize else None)
-    queries = [_query(word, context, split) for context in contexts or ()]
+    split = splitter(language if tokenize else None)
+    queries = [query_in(word, context, split) for context in contexts or ()]
     if not queries:
         raise ElmoError(f"a word has neighbours in a context: give a sentence with it, as --in 'the {word} was'")
     if not texts:
         raise ElmoError("there is nothing to search: give --text TEXT, a file of one sentence a line, or - for stdin")
-    settings: Any = {"layers": _layer(layers), "precision": precision, "state": state}
-    reader = _Reader(find_sources(texts), split, field, errors)
+    settings: Any = {"layers": one_layer(layers), "precision": precision, "state": state}
+    reader = Reader(find_sources(texts), split, field, errors)
     embedder = load(model, options=options, vocab=vocab).embedder(device=device, **settings)
     with ProgressBar("searching", total=reader.size, quiet=quiet) as bar:
 
@@ -93,7 +93,7 @@ def neighbours(
     (_print_json if as_json else _print)(queries, found)
 
 
-def _splitter(language: str | None) -> Callable[[str], list[Spans]]:
+def splitter(language: str | None) -> Callable[[str], list[Spans]]:
     """What splits a line into sentences of words."""
     if language is None:
         return lambda line: [[(match.group(), match.start()) for match in re.finditer(r"\S+", line)]]
@@ -106,7 +106,7 @@ def _splitter(language: str | None) -> Callable[[str], list[Spans]]:
     ]
 
 
-def _query(word: str, context: str, split: Callable[[str], list[Spans]]) -> Query:
+def query_in(word: str, context: str, split: Callable[[str], list[Spans]]) -> Query:
     """The word in its sentence: where it is there once, or marked as `[word]`."""
     from elmo.explore.neighbours import Query
 
@@ -128,7 +128,8 @@ def _query(word: str, context: str, split: Callable[[str], list[Spans]]) -> Quer
     return Query(tokens, places[0])
 
 
-def _layer(layers: str) -> str | int:
+def one_layer(layers: str) -> str | int:
+    """What --layers asks for, where it must give one vector a word."""
     if layers.isdecimal() and len(layers) < 10:
         return int(layers)
     if layers not in ("top", "average", "mix"):
@@ -136,10 +137,18 @@ def _layer(layers: str) -> str | int:
     return layers
 
 
-class _Reader:
+class Reader:
     """The sentences of some files, one after the other; those without a word are left out."""
 
     def __init__(self, sources: Sequence[Source], split: Callable[[str], list[Spans]], field: str, errors: str) -> None:
+        """Get ready to read.
+
+        Args:
+            sources: what `find_sources` found.
+            split: what `splitter` made.
+            field: of JSON lines, or column of Parquet.
+            errors: "strict" or "replace".
+        """
         self.bytes_done = 0
         self.size = sum(source.size for source in sources) or None
         self._sources = sources

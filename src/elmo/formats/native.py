@@ -46,6 +46,7 @@ WEIGHTS = "model.safetensors"
 CARD = "README.md"
 
 _MARK = {"format": "elmo", "version": 1}
+_FOR_OTHERS = {"model_type": "elmo"}  # by which transformers' AutoModel finds elmo.integrations.hf
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -147,7 +148,13 @@ def write(bundle: Bundle, folder: Path, *, dtype: Dtype = "float32", max_file_mb
         about = {"head": {"n_words": bundle.head.n_words, "cutoffs": cutoffs}}
     units = [_compressed(name, weights.pop(name).detach().cpu(), dtype) for name in list(weights)]
     groups = [units] if max_file_mb is None else list(_split(units, max_file_mb))
-    config = _MARK | {"dtype": dtype, "files": len(groups), "parts": parts} | about | bundle.config.to_options()
+    config = (
+        _MARK
+        | _FOR_OTHERS
+        | {"dtype": dtype, "files": len(groups), "parts": parts}
+        | about
+        | bundle.config.to_options()
+    )
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for path, group in zip(_weight_files(folder, len(groups)), groups, strict=True):
         try:

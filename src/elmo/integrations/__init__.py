@@ -1,1 +1,1 @@
-"""`elmo` inside other libraries: a module each, with an extra of its own."""
+"""ELMo where its users already are: one small file for each library, each with an extra of its own."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from elmo.errors import MissingExtraError
+from elmo.plot.canvas import new_figure, save_figure
+from elmo.plot.figures import Mix, layers_figure
 from elmo.reproduce.lab import Lab, Settings
 from elmo.reproduce.tables import layer_weights, markdown, with_elmo, without
 from elmo.tasks.all import task_named
@@ -35,15 +35,15 @@ def with_share(settings: Settings, share: float) -> Settings:
 
 def figure1(lab: Lab, folder: Path) -> str:
     """How much training data it takes, without and with ELMo."""
-    found, plt = efficiency(lab), _pyplot()
-    figure, axes = plt.subplots(1, len(found), figsize=(5 * len(found), 3.6), squeeze=False)
-    for axis, (name, lines) in zip(axes[0], found.items(), strict=True):
+    found = efficiency(lab)
+    figure = new_figure(5 * len(found), 3.6)
+    for axis, (name, lines) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
         for label, scores in lines.items():
             axis.plot([100 * share for share in SHARES], [100 * score for score in scores], marker="o", label=label)
         axis.set(xscale="log", xlabel="% of the training set", ylabel=task_named(name).score, title=name)
         axis.set_xticks([100 * share for share in SHARES], [f"{100 * share:g}" for share in SHARES])
         axis.legend()
-    _save(figure, folder / "figure1.svg")
+    save_figure(figure, folder / "figure1.svg")
     header = ["task", "", *(f"{100 * share:g} %" for share in SHARES)]
     body = [
         [name, label, *(f"{100 * score:.2f}" for score in scores)]
@@ -57,38 +57,12 @@ def figure1(lab: Lab, folder: Path) -> str:
 def figure2(lab: Lab, folder: Path) -> str:
     """What the mixes have learned."""
     mixes = [
-        (name, place, shares)
+        Mix(name, place, shares)
         for name, result in layer_weights(lab).items()
         for place, shares in result.layer_weights.items()
     ]
-    plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(0.9 + 0.75 * len(mixes), 3.2))
-    image = axis.imshow([[shares[layer] for _, _, shares in mixes] for layer in range(len(mixes[0][2]))], aspect="auto")
-    axis.set_xticks(range(len(mixes)), [f"{name}\n{place}" for name, place, _ in mixes], fontsize=8)
-    axis.set_yticks(range(len(mixes[0][2])), [f"layer {layer}" for layer in range(len(mixes[0][2]))])
-    figure.colorbar(image)
-    _save(figure, folder / "figure2.svg")
-    header = ["task", "at its", *(f"layer {layer}" for layer in range(len(mixes[0][2])))]
-    body = [[name, place, *(f"{share:.3f}" for share in shares)] for name, place, shares in mixes]
+    save_figure(layers_figure(mixes), folder / "figure2.svg")
+    header = ["task", "at its", *(f"layer {layer}" for layer in range(len(mixes[0].shares)))]
+    body = [[mix.name, mix.place, *(f"{share:.3f}" for share in mix.shares)] for mix in mixes]
     text = markdown(header, body) + "\nShares after the softmax, first seed.\n\n![shares of the layers](figure2.svg)\n"
     return "# Figure 2: what the layers weigh\n\n" + text
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError("a figure", "plot") from error
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "elmo"  # the same numbers give the same bytes
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot
-
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)

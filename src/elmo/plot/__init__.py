@@ -1,0 +1,1 @@
+"""Pictures, for those who would rather look (`elmo[plot]`)."""
