@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from elmo.explore.sample import WORDS, occurrences
+from elmo.explore.sample import WORDS, Sourced, spread, uses_of
 from elmo.files import new_file
 from elmo.text import Tokenizer
 
@@ -25,8 +25,8 @@ SENTENCES, EACH_WORD = 6000, 100
 SHORTEST, LONGEST = 6, 48  # tokens: enough of a context, and no more than one can take in
 
 
-def held_out(corpus: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Source and tokens of every whole sentence of fitting length."""
+def held_out(corpus: Path) -> Iterator[Sourced]:
+    """Every whole sentence of fitting length, with its source."""
     tokenizer = Tokenizer("en")
     for source in SOURCES:
         for part in ("test", "valid"):
@@ -35,16 +35,16 @@ def held_out(corpus: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
                 for sentence in tokenizer(line):
                     tokens = tuple(sentence.tokens)
                     if SHORTEST <= len(tokens) <= LONGEST and tokens[-1] in ENDS and not tokens[0][0].islower():
-                        yield source, tokens
+                        yield Sourced(source, tokens)
 
 
-def choose(found: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[str, ...]]]:
+def choose(found: list[Sourced]) -> list[Sourced]:
     """Sentences with the offered words, and others beside them, in the order of the text."""
-    sentences = [tokens for _, tokens in found]
-    chosen = {place.sentence for word in WORDS for place in occurrences(sentences, word, EACH_WORD)}
-    others = [number for number in range(len(found)) if number not in chosen]
+    chosen = {use.tokens for word in WORDS for use in spread(uses_of(word, found), EACH_WORD)}
+    others = [sentence.tokens for sentence in found if sentence.tokens not in chosen]
     random.Random(0).shuffle(others)
-    return [found[number] for number in sorted([*chosen, *others[: max(0, SENTENCES - len(chosen))]])]
+    chosen.update(others[: max(0, SENTENCES - len(chosen))])
+    return [sentence for sentence in found if sentence.tokens in chosen]
 
 
 def main() -> None:
@@ -52,8 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="folder with test.* and valid.* of each source")
     options = parser.parse_args()
-    distinct = {tokens: source for source, tokens in held_out(options.corpus)}
-    lines = [f"{source}\t{' '.join(tokens)}\n" for source, tokens in choose([(s, t) for t, s in distinct.items()])]
+    distinct = list({sentence.tokens: sentence for sentence in held_out(options.corpus)}.values())
+    lines = [f"{sentence.source}\t{' '.join(sentence.tokens)}\n" for sentence in choose(distinct)]
     with new_file(OUT) as beside:
         beside.write_bytes(lzma.compress("".join(lines).encode("utf-8"), preset=9 | lzma.PRESET_EXTREME))
     print(f"{OUT.name}: {len(lines):,} sentences of {len(distinct):,}, {OUT.stat().st_size:,} bytes")

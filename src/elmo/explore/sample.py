@@ -1,7 +1,7 @@
 """A few thousand open sentences that the embedded model has not read: something to look at before one has text.
 
 `held_out.tsv.xz` beside this file has a source, a tab and the tokens on each line; `held_out.md` says where they are
-from and under which licences. `scripts/explorer_sample.py` makes both again.
+from and under which licences. `scripts/explorer_sample.py` makes it again.
 """
 
 from __future__ import annotations
@@ -13,52 +13,50 @@ from functools import cache
 from importlib import resources
 
 WORDS = (
-    "play", "bank", "spring", "right", "match", "plant", "bear", "light", "fall", "rock", "run", "mean", "march", "left",
+    "bank", "play", "spring", "right", "match", "plant", "bear", "light", "fall", "rock", "run", "mean", "march", "left",
     "second", "close", "charge", "star", "lead", "present", "arms",
 )  # fmt: skip
 """Words of several senses, which the sample has often."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A token of a text."""
+class Sourced:
+    """A sentence, and where it is from."""
 
-    sentence: int
-    """Which sentence, from 0."""
-    position: int
-    """Which token of it, from 0."""
+    source: str
+    tokens: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Sentences with their sources."""
+class Use:
+    """A token in its sentence."""
 
-    sentences: Sequence[tuple[str, ...]]
-    sources: Sequence[str]
-    """One a sentence."""
+    source: str
+    tokens: tuple[str, ...]
+    position: int
+    """Which token, from 0."""
 
 
 @cache
-def held_out() -> Sample:
+def held_out() -> tuple[Sourced, ...]:
     """The sample that comes with the package."""
     packed = (resources.files("elmo") / "explore" / "held_out.tsv.xz").read_bytes()
-    lines = [line.split("\t") for line in lzma.decompress(packed).decode("utf-8").splitlines()]
-    return Sample([tuple(tokens.split(" ")) for _, tokens in lines], [source for source, _ in lines])
+    lines = (line.split("\t") for line in lzma.decompress(packed).decode("utf-8").splitlines())
+    return tuple(Sourced(source, tuple(tokens.split(" "))) for source, tokens in lines)
 
 
-def occurrences(sentences: Sequence[Sequence[str]], word: str, limit: int) -> list[Place]:
-    """Where a word stands, in whatever case, once a sentence; of more than `limit`, as many, evenly spread.
-
-    Args:
-        sentences: the text, as tokens.
-        word: a whole token.
-        limit: the most that are wanted.
-    """
+def uses_of(word: str, sentences: Sequence[Sourced]) -> list[Use]:
+    """Where a word stands, in whatever case: the first place in each sentence that has it."""
     wanted = word.casefold()
-    found = [
-        Place(number, next(i for i, token in enumerate(sentence) if token.casefold() == wanted))
-        for number, sentence in enumerate(sentences)
-        if any(token.casefold() == wanted for token in sentence)
-    ]
-    step = max(1.0, len(found) / limit)
-    return [found[int(i * step)] for i in range(min(limit, len(found)))]
+    found = []
+    for sentence in sentences:
+        folded = [token.casefold() for token in sentence.tokens]
+        if wanted in folded:
+            found.append(Use(sentence.source, sentence.tokens, folded.index(wanted)))
+    return found
+
+
+def spread(uses: Sequence[Use], limit: int) -> list[Use]:
+    """At most `limit` of the uses, evenly spread over the text."""
+    step = max(1.0, len(uses) / limit)
+    return [uses[int(i * step)] for i in range(min(limit, len(uses)))]
