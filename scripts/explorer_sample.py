@@ -20,7 +20,7 @@ from elmo.text import Tokenizer
 
 SOURCES = ("wikipedia_en", "wikipedia_simple", "gutenberg_books", "frus_diplomatic")
 OUT = Path(__file__).parents[1] / "src" / "elmo" / "explore" / "held_out.tsv.xz"
-ENDS = frozenset([".", "!", "?", "”", "\""])
+ENDS = frozenset([".", "!", "?", "”", '"'])
 SENTENCES, EACH_WORD = 6000, 100
 SHORTEST, LONGEST = 6, 48  # tokens: enough of a context, and no more than one can take in
 

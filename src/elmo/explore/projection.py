@@ -55,7 +55,12 @@ def mixed(layers_LND: NDArray[Any], shares: Sequence[float]) -> Numbers:
         shares: one a layer, 0 or more; they are divided by their sum.
     """
     weights = np.asarray(shares, dtype=np.float64)
-    if weights.shape != (len(layers_LND),) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+    if (
+        weights.shape != (len(layers_LND),)
+        or not np.isfinite(weights).all()
+        or (weights < 0).any()
+        or not weights.any()
+    ):
         raise ElmoError(
             f"shares are {list(shares)}: give {len(layers_LND)} numbers, one a layer, none negative, not all zero"
         )

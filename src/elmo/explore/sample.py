@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-WORDS = (
-    "bank", "play", "spring", "right", "match", "plant", "bear", "light", "fall", "rock", "run", "mean", "march", "left",
-    "second", "close", "charge", "star", "lead", "present", "arms",
-)  # fmt: skip
+WORDS = tuple(
+    "bank play spring right match plant bear light fall rock run mean march left second close charge star lead present "
+    "arms".split()
+)
 """Words of several senses, which the sample has often."""
 
 

@@ -53,7 +53,9 @@ Word = Annotated[str, Field(max_length=100, description="A word as it is written
 Text = Annotated[str, Field(max_length=4000, description="Raw text.")]
 Shares = Annotated[
     list[Annotated[float, Field(ge=0, le=1e6)]] | None,
-    Field(max_length=64, description="What each layer weighs in the mix; the model's own mix, or all alike, if not given."),
+    Field(
+        max_length=64, description="What each layer weighs in the mix; the model's own mix, or all alike, if not given."
+    ),
 ]
 
 
@@ -86,7 +88,8 @@ class Found:
     uses: list[Use]
     total: int
     """How many there are, of which the uses are some."""
-    layers_LND: NDArray[np.float32]
+    layers: NDArray[np.float32]
+    """`(L, N, D)`."""
 
 
 class Explorer:
@@ -114,7 +117,7 @@ class Explorer:
     async def map(self, asked: MapAsked) -> dict[str, Any]:
         """Uses of a word, and a point for each on the plane of each layer and of the mix."""
         found, shares = await self._find(asked), self._shares(asked.shares)
-        planes = await self._work.run(lambda: _planes(found.layers_LND, shares)) if found.uses else []
+        planes = await self._work.run(lambda: _planes(found.layers, shares)) if found.uses else []
         return {
             "uses": [asdict(use) for use in found.uses],
             "total": found.total,
@@ -128,7 +131,7 @@ class Explorer:
         if asked.index >= len(found.uses):
             raise ElmoError(f"index is {asked.index}: {len(found.uses)} uses are on the map, numbered from 0")
         use = found.uses[asked.index]
-        layers = _with_mix(found.layers_LND, shares)
+        layers = _with_mix(found.layers, shares)
         alike = [cosines(layer_ND[asked.index, None], layer_ND)[0] for layer_ND in layers]
         predicted = None
         if self._model.head is not None:

@@ -3,7 +3,13 @@
 import { byId, contextText, drawn, inContext, setAlike } from "./dom.js";
 
 const MARGIN = 26;
-const LABEL = { height: 15, width: 6.1, gap: 10, most: 26 };
+const LABEL = { height: 14, width: 6.2, most: 26 };
+const SPOTS = [
+  { x: 11, y: 0, anchor: "start" },
+  { x: -11, y: 0, anchor: "end" },
+  { x: 0, y: -15, anchor: "middle" },
+  { x: 0, y: 15, anchor: "middle" },
+];
 const DIAMOND = "M0 -8 L8 0 L0 8 L-8 0 Z";
 
 const svg = byId("points");
@@ -11,7 +17,7 @@ let shown = { uses: [], planes: [], nodes: [], layer: 0, chosen: -1 };
 let at = [];
 
 const shape = (use) =>
-  use.source === "yours" ? drawn("path", { class: "dot", d: DIAMOND }) : drawn("circle", { class: "dot", r: 5.5 });
+  use.source === "yours" ? drawn("path", { class: "dot", d: DIAMOND }) : drawn("circle", { class: "dot", r: 6.5 });
 
 const label = (use) => {
   const text = contextText(use, 2).replace(/^… | …$/g, "");
@@ -23,7 +29,7 @@ const node = (use, number, total, choose) => {
   const point = drawn(
     "g",
     { class: "point", role: "button", tabindex: -1, "aria-label": name, "aria-pressed": "false", "data-use": number },
-    drawn("circle", { class: "ring", r: 11 }),
+    drawn("circle", { class: "ring", r: 11.5 }),
     shape(use),
     drawn("text", { class: "label", "aria-hidden": "true" }, label(use)),
   );
@@ -67,7 +73,13 @@ export const setChosen = (number) => {
   place();
 };
 
-export const setCosines = (cosines) => shown.nodes.forEach((one, i) => setAlike(one, cosines[i]));
+// The ramp runs from the least to the most alike of the others, so that it shows differences wherever they are.
+export const setCosines = (cosines) => {
+  const others = cosines.filter((_, i) => i !== shown.chosen);
+  const [low, high] = [Math.min(...others), Math.max(...others)];
+  const even = !(high - low > 0.001);
+  shown.nodes.forEach((one, i) => setAlike(one, even ? cosines[i] : (cosines[i] - low) / (high - low)));
+};
 
 // All layers are drawn at one scale, so that a layer in which uses differ less is drawn closer together.
 const scaleOf = (planes, width, height) => {
@@ -98,22 +110,28 @@ const place = () => {
 
 // Labels go where nothing else is, that of the chosen use first, then those of points far from labelled ones.
 const placeLabels = (width, height) => {
-  const taken = at.map(([x, y]) => ({ left: x - 6, right: x + 6, top: y - 6, bottom: y + 6 }));
+  const taken = at.map(([x, y]) => ({ left: x - 7, right: x + 7, top: y - 7, bottom: y + 7 }));
   const given = new Set();
   for (const number of spreadOrder()) {
     const text = shown.nodes[number].querySelector("text");
     const [x, y] = at[number];
     const long = text.textContent.length * LABEL.width;
-    const right = { left: x + LABEL.gap, right: x + LABEL.gap + long, top: y - 7, bottom: y + 7 };
-    const left = { ...right, left: x - LABEL.gap - long, right: x - LABEL.gap };
-    const box = [right, left].find((one) => fits(one, width, height) && !taken.some((other) => meet(one, other)));
-    if (!box) continue;
-    text.setAttribute("x", box === right ? LABEL.gap : -LABEL.gap);
-    text.setAttribute("text-anchor", box === right ? "start" : "end");
-    taken.push(box);
+    const spot = SPOTS.map((one) => ({ ...one, box: boxAt(x + one.x, y + one.y, long, one.anchor) })).find(
+      ({ box }) => fits(box, width, height) && !taken.some((other) => meet(box, other)),
+    );
+    if (!spot) continue;
+    text.setAttribute("x", spot.x);
+    text.setAttribute("y", spot.y);
+    text.setAttribute("text-anchor", spot.anchor);
+    taken.push(spot.box);
     given.add(number);
   }
   shown.nodes.forEach((one, i) => one.classList.toggle("labelled", given.has(i)));
+};
+
+const boxAt = (x, y, long, anchor) => {
+  const left = x - { start: 0, middle: long / 2, end: long }[anchor];
+  return { left, right: left + long, top: y - LABEL.height / 2, bottom: y + LABEL.height / 2 };
 };
 
 const fits = (box, width, height) => box.left > 2 && box.right < width - 2 && box.top > 2 && box.bottom < height - 2;

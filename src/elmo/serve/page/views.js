@@ -1,6 +1,6 @@
 // What stands around the map: the chosen use, the matrix, the tasks' weights.
 
-import { byId, contextText, el, inContext, setAlike } from "./dom.js";
+import { byId, el, inContext, setAlike } from "./dom.js";
 
 const NEAREST = 6;
 
@@ -34,8 +34,8 @@ export const showNearest = (uses, chosen, cosines, choose) => {
 };
 
 const WAYS = [
-  ["forward", "From what stands before"],
-  ["backward", "From what stands behind"],
+  ["forward", "From before"],
+  ["backward", "From behind"],
   ["both", "From both"],
 ];
 
@@ -115,5 +115,3 @@ const learned = ([task, place, shares], layers, adopt) => {
     ...(shares.length === layers ? [use] : []),
   );
 };
-
-export { contextText };
