@@ -76,6 +76,11 @@ ROWS = [
     ["reproduce.claims"],
     ["reproduce.command"],
     ["explore.command", "lm.command", "tasks.command"],
+    ["serve", "serve.metrics", "serve.refused", "serve.settings"],
+    ["serve.messages", "serve.server", "serve.vectors", "serve.work"],
+    ["serve.explorer", "serve.guard", "serve.routes"],
+    ["serve.app"],
+    ["serve.command"],
     ["cli"],
     ["__main__"],
 ]

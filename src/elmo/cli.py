@@ -29,6 +29,7 @@ from elmo.options import (
     VocabOption,
 )
 from elmo.reproduce.command import reproduce
+from elmo.serve.command import serve
 from elmo.tasks.command import app as task_app
 from elmo.tasks.train_command import predict
 
@@ -294,6 +295,7 @@ def _read_card(path: str) -> str:
 
 for _command in (vocab, prepare, pretrain, finetune, perplexity, score, substitutes, neighbours, predict, reproduce):
     app.command()(_command)
+app.command()(serve)
 app.add_typer(task_app, name="task")
 
 

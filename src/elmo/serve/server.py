@@ -1,0 +1,111 @@
+"""The process around the application: its socket, its patience with slow clients, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from elmo.errors import ElmoError
+
+_HEAD_BYTES = 2**16  # of a request, before its body
+_KEEP_ALIVE = 5.0  # seconds that a connection may be idle
+_SENDING = 60.0  # seconds in which an answer must have been taken
+_LAST_CALL = 1.0  # seconds in which clients of open connections hear that these will be closed
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket for a server; port 0 takes one that is free."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise ElmoError(f"cannot serve at {host}, port {port}: {error}; choose another --host or --port") from error
+
+
+def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C, and then finish what was accepted."""
+    settings = app.state.work.settings
+    config = uvicorn.Config(
+        app,
+        http=_patient(_KEEP_ALIVE + settings.body_timeout + settings.timeout + _SENDING),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=int(_KEEP_ALIVE),
+        timeout_graceful_shutdown=int(settings.timeout + _SENDING),
+        limit_concurrency=4 * settings.max_requests,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # uvicorn raises them again at its end, when there is no more to do
+    _Server(config, app, ready).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends in two steps, so that no client sends a request into a connection that is just being closed."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._app = app
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say when clients may come."""
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, close those there are behind their next answers, then those that stay idle."""
+        self._app.state.work.draining = True
+        for server in self.servers:
+            server.close()
+        until = asyncio.get_running_loop().time() + _LAST_CALL
+        while self.server_state.connections and asyncio.get_running_loop().time() < until and not self.force_exit:
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+
+
+def _patient(seconds: float) -> type[asyncio.Protocol]:
+    """Uvicorn's connections, cut where a request and its answer take longer than all their limits together.
+
+    Without that a client that sends its head byte by byte, or that does not read its answer, stays for ever.
+    """
+
+    class Patient(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one of two classes, by what is installed
+        _timer: asyncio.TimerHandle | None = None
+        _received = 0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._restart()
+
+        def data_received(self, data: bytes) -> None:
+            self._received += len(data)
+            in_head = self.cycle is None or self.cycle.response_complete
+            if in_head and self._received > _HEAD_BYTES:
+                self.transport.abort()
+                return
+            super().data_received(data)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._received = 0
+            self._restart()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self._timer is not None:
+                self._timer.cancel()
+
+        def _restart(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.transport.abort)
+
+    return Patient

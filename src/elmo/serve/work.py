@@ -1,0 +1,291 @@
+"""All computation of a server: one thread has the model, and what requests want at the same time is batched for it.
+
+Sentences of concurrent requests are embedded together, up to a budget of tokens: the model reads its weights once for
+all of them. Where there are more than fit a batch, each request gets its turn, so a large one does not hold up small
+ones behind it.
+
+A request in the house counts with its tokens until its answer is sent (`visit`): that bounds the memory. Beyond the
+bound it is refused at once, rather than answered late. A request that is given up leaves the queue.
+
+Shapes: L layers, T tokens, D width of a layer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from elmo.api import Model
+from elmo.embed import EmbedOptions, Sentence, Vectors, as_tokens
+from elmo.serve.metrics import Metrics
+from elmo.serve.refused import Refused
+from elmo.serve.settings import Settings
+
+Result = TypeVar("Result")
+
+_SHARE = 4  # a request has at most this part of a batch at a turn, while others wait
+
+
+@dataclass
+class _Visit:
+    """What a request holds."""
+
+    tokens: int = 0
+
+
+_VISIT: ContextVar[_Visit | None] = ContextVar("visit", default=None)
+
+
+@dataclass(eq=False)
+class _Job(Generic[Result]):
+    """What a request waits for: sentences to embed, or a function to run."""
+
+    future: asyncio.Future[Result]
+    function: Callable[[], Result] | None = None
+    sentences: Sequence[list[str]] = ()
+    vectors: list[Vectors] = field(default_factory=list)
+    taken: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+    def take(self, tokens: int) -> list[list[str]]:
+        """The next sentences, of at most so many tokens, but one at least."""
+        start = self.taken
+        while self.taken < len(self.sentences):
+            tokens -= len(self.sentences[self.taken])
+            if tokens < 0 and self.taken > start:
+                break
+            self.taken += 1
+        return list(self.sentences[start : self.taken])
+
+
+class Work:
+    """The model's thread and the queue before it. Its methods belong to the event loop."""
+
+    def __init__(self, model: Model, settings: Settings, metrics: Metrics) -> None:
+        """Take a model; the thread starts with the first job, and `close` ends it."""
+        self.model = model
+        self.settings = settings
+        self.draining = False
+        """Set when the server is about to end: connections are closed behind their answers."""
+        self._metrics = metrics
+        self._requests = 0
+        self._tokens = 0
+        self._queue: deque[_Job[Any]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        options: EmbedOptions = {"layers": "all", "precision": settings.precision}
+        self._embedder = model.embedder(**options)
+        self._embedder.embed([["warm"]])
+
+    @property
+    def precision(self) -> str:
+        """What the model is computed in."""
+        return self._embedder.precision
+
+    async def layers(self, sentences: Sequence[Sentence]) -> list[Vectors]:
+        """All layers of each sentence, float32 `(L, T, D)`, batched with what other requests ask for.
+
+        Args:
+            sentences: each a list of tokens, or a string that is split at white space.
+
+        Raises:
+            Refused: they are beyond the limits of a request or of the house, or it took too long.
+        """
+        tokens = [as_tokens(sentence) for sentence in sentences]
+        self.check(tokens)
+        if not tokens:
+            return []
+        future: asyncio.Future[list[Vectors]] = asyncio.get_running_loop().create_future()
+        return await self._wait(_Job(future, sentences=tokens), sum(map(len, tokens)))
+
+    async def run(self, function: Callable[[], Result], tokens: int = 0) -> Result:
+        """What a function returns, run on the model's thread when its turn comes, under the same limits.
+
+        Args:
+            function: takes nothing; it must not touch the event loop.
+            tokens: how many it reads, to be counted.
+
+        Raises:
+            Refused: the house is full, or it took too long.
+        """
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        return await self._wait(_Job(future, function), tokens)
+
+    def check(self, sentences: Sequence[Sequence[str]]) -> None:
+        """Refuse sentences, as tokens, that no request may have."""
+        allowed = self.settings
+        for what, given, limit in (
+            ("sentences", len(sentences), allowed.max_sentences),
+            ("tokens", sum(map(len, sentences)), allowed.max_tokens),
+            ("tokens in one sentence", max(map(len, sentences), default=0), allowed.max_length),
+        ):
+            if given > limit:
+                raise Refused(
+                    413, "too_large", f"{given:,} {what}: at most {limit:,} are allowed; send fewer at a time"
+                )
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """The stay of a request: what it asks for in the block is counted until the block ends."""
+        if self._requests >= self.settings.max_requests:
+            raise self._full(f"{self._requests:,} requests are in the house, which is all there may be")
+        visit = _Visit()
+        before = _VISIT.set(visit)
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._tokens -= visit.tokens
+            _VISIT.reset(before)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Requests and tokens in the house."""
+        return self._requests, self._tokens
+
+    async def close(self) -> None:
+        """Finish what is queued and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    async def _wait(self, job: _Job[Result], tokens: int) -> Result:
+        visit = _VISIT.get()
+        if visit is None:
+            with self.visit():
+                return await self._wait(job, tokens)
+        if self._tokens + tokens > self.settings.max_house_tokens:
+            raise self._full(f"{self._tokens:,} tokens are waiting, and these would be too many")
+        self._tokens += tokens
+        visit.tokens += tokens
+        self._put(job)
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                return await job.future
+        except TimeoutError:
+            message = f"not computed within {self.settings.timeout:g} seconds: try again later, or send less at a time"
+            raise Refused(503, "timeout", message, retry_after=self._retry_after()) from None
+        finally:
+            job.future.cancel()
+            with self._changed:
+                if job in self._queue:
+                    self._queue.remove(job)
+
+    def _full(self, what: str) -> Refused:
+        retry_after = self._retry_after()
+        return Refused(429, "busy", f"{what}: try again in {retry_after} s", retry_after=retry_after)
+
+    def _retry_after(self) -> int:
+        """Seconds in which what is in the house should be done, by the speed so far."""
+        return min(60, max(1, math.ceil(self._tokens / max(self._metrics.tokens_per_second, 1.0))))
+
+    def _put(self, job: _Job[Any]) -> None:
+        with self._changed:
+            if self._closed:
+                raise Refused(503, "closing", "the server is ending: ask another", retry_after=1)
+            self._queue.append(job)
+            self._changed.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="model", daemon=True)
+            self._thread.start()
+
+    # What follows runs on the model's thread.
+
+    def _loop(self) -> None:
+        while jobs := self._next():
+            started = time.monotonic()
+            try:
+                tokens = self._do(jobs)
+            except BaseException as error:
+                _tell(jobs, error)
+            else:
+                self._metrics.batch(len(jobs), tokens, time.monotonic() - started)
+            del jobs  # nothing of a request is held while the next is waited for
+
+    def _next(self) -> list[tuple[_Job[Any], list[list[str]]]]:
+        """A function's job, or the next batch: jobs and which of their sentences it has; nothing at the end."""
+        with self._changed:
+            while not self._queue:
+                if self._closed:
+                    return []
+                self._changed.wait()
+            first = self._queue[0]
+            if first.function is not None:
+                return [(self._queue.popleft(), [])]
+            self._let_others_join(first)
+            return self._batch()
+
+    def _let_others_join(self, first: _Job[Any]) -> None:
+        """Wait until a batch is full or its first job has waited long enough; it may have, behind the last batch."""
+        until = first.since + self.settings.wait_ms / 1000
+        while (left := until - time.monotonic()) > 0 and not self._closed:
+            waiting = sum(len(s) for job in self._queue for s in job.sentences[job.taken :])
+            if waiting >= self.settings.batch_tokens or not self._changed.wait(left):
+                return
+
+    def _batch(self) -> list[tuple[_Job[Any], list[list[str]]]]:
+        room = self.settings.batch_tokens
+        share = room if len(self._queue) == 1 else max(1, room // _SHARE)
+        jobs: list[tuple[_Job[Any], list[list[str]]]] = []
+        unfinished: list[_Job[Any]] = []
+        while self._queue and room > 0 and self._queue[0].function is None:
+            job = self._queue.popleft()
+            sentences = job.take(min(share, room))
+            room -= sum(map(len, sentences))
+            jobs.append((job, sentences))
+            if job.taken < len(job.sentences):
+                unfinished.append(job)
+        self._queue += unfinished
+        return jobs
+
+    def _do(self, jobs: list[tuple[_Job[Any], list[list[str]]]]) -> int:
+        """Compute what jobs ask for, and tell those that are finished; how many tokens it was."""
+        first, _ = jobs[0]
+        if first.function is not None:
+            _deliver([(first.future, first.function())])
+            return 0
+        together = [sentence for _, sentences in jobs for sentence in sentences]
+        vectors = iter(self._embedder.embed(together))
+        for job, sentences in jobs:
+            job.vectors += [next(vectors) for _ in sentences]
+        _deliver([(job.future, job.vectors) for job, _ in jobs if len(job.vectors) == len(job.sentences)])
+        return sum(map(len, together))
+
+
+def _deliver(results: list[tuple[asyncio.Future[Any], object]]) -> None:
+    """Hand results to those who wait; all of a batch in one call, for waking the event loop costs."""
+
+    def hand_over() -> None:
+        for future, result in results:
+            if not future.done():
+                future.set_result(result)
+
+    if results:
+        _in_loop(results[0][0], hand_over)
+
+
+def _tell(jobs: list[tuple[_Job[Any], list[list[str]]]], error: BaseException) -> None:
+    def hand_over() -> None:
+        for job, _ in jobs:
+            if not job.future.done():
+                job.future.set_exception(error)
+
+    _in_loop(jobs[0][0].future, hand_over)
+
+
+def _in_loop(future: asyncio.Future[Any], call: Callable[[], None]) -> None:
+    loop = future.get_loop()
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call)
