@@ -23,8 +23,9 @@ def distances(points: NDArray[np.floating]) -> Numbers:
 
 
 def unit(vectors: NDArray[np.floating]) -> Numbers:
-    vectors = vectors.astype(np.float64)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    directions: Numbers = vectors / np.maximum(lengths, 1e-30)
+    return directions
 
 
 class TestPlane:
@@ -50,7 +51,7 @@ class TestPlane:
         assert plane(vectors * np.arange(1, 8)[:, None]) == pytest.approx(plane(vectors))
 
     def test_the_same_vector_many_times_is_one_spot(self) -> None:
-        assert plane(np.tile(np.float32([0.3, -2.0, 5.0]), (8, 1))) == pytest.approx(0, abs=1e-6)
+        assert plane(np.tile(np.array([0.3, -2.0, 5.0], np.float32), (8, 1))) == pytest.approx(0, abs=1e-6)
 
 
 class TestTurned:
@@ -68,7 +69,7 @@ class TestTurned:
 
 class TestCosines:
     def test_each_with_each(self) -> None:
-        first, second = np.float32([[1, 0], [1, 1], [0, 0]]), np.float32([[2, 0], [0, -3]])
+        first, second = np.array([[1, 0], [1, 1], [0, 0]]), np.array([[2, 0], [0, -3]])
         assert cosines(first, second) == pytest.approx(np.array([[1, 0], [0.5**0.5, -(0.5**0.5)], [0, 0]]))
 
 

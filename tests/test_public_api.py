@@ -52,6 +52,7 @@ ROWS = [
     ["lm.finetune"],
     ["embed"],
     ["bench", "explore", "explore.neighbours", "lm.scores", "sinks"],
+    ["explore.projection", "explore.sample"],
     ["jobs"],
     ["api"],
     ["command_io"],

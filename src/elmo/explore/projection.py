@@ -39,7 +39,8 @@ def turned(points_N2: Numbers, onto_N2: Numbers) -> Numbers:
     So that a point can be followed by eye from one layer's picture to the next.
     """
     left, _, right = np.linalg.svd(points_N2.T @ onto_N2)
-    return points_N2 @ (left @ right)
+    turned_N2: Numbers = points_N2 @ (left @ right)
+    return turned_N2
 
 
 def cosines(first_ND: NDArray[Any], second_MD: NDArray[Any]) -> Numbers:
@@ -68,5 +69,6 @@ def mixed(layers_LND: NDArray[Any], shares: Sequence[float]) -> Numbers:
 
 
 def _unit(vectors_ND: NDArray[Any]) -> Numbers:
-    vectors_ND = vectors_ND.astype(np.float64)
-    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-30)
+    lengths_N = np.linalg.norm(vectors_ND.astype(np.float64), axis=1)
+    unit_ND: Numbers = vectors_ND / np.maximum(lengths_N, 1e-30)[:, None]
+    return unit_ND

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-WORDS = tuple(
-    "bank play spring right match plant bear light fall rock run mean march left second close charge star lead present "
-    "arms".split()
-)
+WORDS = (
+    "bank", "play", "spring", "right", "match", "plant", "bear", "light", "fall", "rock", "run", "mean", "march",
+    "left", "second", "close", "charge", "star", "lead", "present", "arms",
+)  # fmt: skip
 """Words of several senses, which the sample has often."""
 
 
@@ -58,5 +58,5 @@ def uses_of(word: str, sentences: Sequence[Sourced]) -> list[Use]:
 
 def spread(uses: Sequence[Use], limit: int) -> list[Use]:
     """At most `limit` of the uses, evenly spread over the text."""
-    step = max(1.0, len(uses) / limit)
+    step = max(1.0, len(uses) / max(limit, 1))
     return [uses[int(i * step)] for i in range(min(limit, len(uses)))]

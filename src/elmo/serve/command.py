@@ -36,6 +36,10 @@ def serve(
     cors: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="Let pages of this origin ask; repeat for several.")
     ] = None,
+    task: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="Task model whose layer weights the page shows; repeat for several."),
+    ] = None,
     options: OptionsOption = None,
     vocab: VocabOption = None,
 ) -> None:
@@ -51,6 +55,7 @@ def serve(
     from elmo.serve.app import create_app
     from elmo.serve.server import listen, run
     from elmo.serve.settings import Settings
+    from elmo.tasks.saved import read_learned
 
     chosen: Any = precision
     settings = Settings(
@@ -68,6 +73,7 @@ def serve(
         body_timeout=body_timeout,
         api_key=key,
         cors=tuple(cors or ()),
+        tasks=tuple(map(read_learned, task or ())),
     )
     with listen(host, port) as listening:
         app = create_app(load_model(model, options, vocab), settings)

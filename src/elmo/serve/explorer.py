@@ -9,12 +9,14 @@ Shapes: N uses of a word, L layers, D width of a layer; answers have L + 1 rows,
 
 from __future__ import annotations
 
+import asyncio
 import mimetypes
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Response
@@ -22,15 +24,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from elmo.api import Model
+from elmo.engine import Precision
 from elmo.errors import ElmoError, MissingExtraError
 from elmo.explore.projection import Numbers, cosines, mixed, plane, turned
 from elmo.explore.sample import WORDS, Sourced, Use, held_out, spread, uses_of
 from elmo.lm.scores import Likeliest, Scorer, head_of
-from elmo.tasks.saved import Learned
+from elmo.serve.work import Work
+from elmo.text import Tokenizer
 from elmo.vocab import SPECIAL_WORDS, Vocabulary
-
-if TYPE_CHECKING:
-    from elmo.serve.work import Work
 
 USES_SHOWN = 150
 USES_COMPARED = 8
@@ -101,7 +102,7 @@ class Explorer:
         self._work = work
         self._kept: OrderedDict[tuple[str, str], Found] = OrderedDict()
 
-    def about(self, learned: Sequence[Learned]) -> dict[str, Any]:
+    async def about(self) -> dict[str, Any]:
         """What the page says of the model and the sample, and what tasks have learned."""
         config = self._model.config
         return {
@@ -111,7 +112,7 @@ class Explorer:
             "sentences": len(held_out()),
             "words": WORDS,
             "shares": self._shares(None),
-            "tasks": [asdict(one) for one in learned],
+            "tasks": [asdict(one) for one in self._work.settings.tasks],
         }
 
     async def map(self, asked: MapAsked) -> dict[str, Any]:
@@ -135,7 +136,8 @@ class Explorer:
         alike = [cosines(layer_ND[asked.index, None], layer_ND)[0] for layer_ND in layers]
         predicted = None
         if self._model.head is not None:
-            predicted = await self._work.run(lambda: _predicted(self._model, use))
+            precision = self._work.settings.precision
+            predicted = await self._work.run(lambda: _predicted(self._model, use, precision), len(use.tokens))
         return {"cosines": [_rounded(row) for row in alike], "predicted": predicted}
 
     async def compare(self, asked: CompareAsked) -> dict[str, Any]:
@@ -160,31 +162,22 @@ class Explorer:
         return self._kept[key]
 
     async def _search(self, word: str, text: str) -> Found:
-        own = await self._sentences(text)
-        if word:
-            mine, others = uses_of(word, own), uses_of(word, held_out())
-        else:
-            mine, others = _every_token(own), []
-        shown = mine[:USES_SHOWN]
-        shown += spread(others, USES_SHOWN - len(shown)) if len(shown) < USES_SHOWN else []
-        return Found(shown, len(mine) + len(others), await self._vectors(shown))
+        uses, total = await asyncio.to_thread(_uses, word, text, self._work.settings.max_tokens)
+        return Found(uses, total, await self._vectors(uses))
 
     async def _compared(self, text: str) -> list[Use]:
-        sentences = await self._sentences(text)
+        sentences = await asyncio.to_thread(_split, text)
         if not sentences:
             raise ElmoError("there is nothing to compare: give a word or a sentence on each side")
         if len(sentences) == 1 and len(sentences[0].tokens) == 1:
             return spread(uses_of(sentences[0].tokens[0], held_out()), USES_COMPARED) or _every_token(sentences)
         return _every_token(sentences)[:USES_SHOWN]
 
-    async def _sentences(self, text: str) -> list[Sourced]:
-        return await self._work.run(lambda: _split(text)) if text else []
-
     async def _vectors(self, uses: Sequence[Use]) -> NDArray[np.float32]:
         """`(L, N, D)`; each sentence is embedded once, however many of its tokens are wanted."""
         if not uses:
             return np.empty((self._model.config.n_layers, 0, self._model.config.dim), np.float32)
-        sentences = list(dict.fromkeys(use.tokens for use in uses))
+        sentences = _sentences(uses)
         layers = dict(zip(sentences, await self._work.layers([list(tokens) for tokens in sentences]), strict=True))
         return np.stack([layers[use.tokens][:, use.position] for use in uses], axis=1)
 
@@ -196,31 +189,27 @@ class Explorer:
         return [1 / self._model.config.n_layers] * self._model.config.n_layers
 
 
-def routes(model: Model, work: Work, learned: Sequence[Learned] = ()) -> APIRouter:
+def routes(model: Model, work: Work) -> APIRouter:
     """The page, its files and its questions.
 
     Args:
         model: what is looked at.
         work: what runs it.
-        learned: the layer weights of task models, to be shown.
     """
-    router, explorer = APIRouter(), Explorer(model, work)
+    router, explorer = APIRouter(include_in_schema=False), Explorer(model, work)
     files = _files()
 
-    @router.get("/", include_in_schema=False)
-    @router.get("/explorer/page/{name}", include_in_schema=False)
+    @router.get("/")
+    @router.get("/explorer/page/{name}")
     async def page(name: str = "index.html") -> Response:
         if name not in files:
             return Response(status_code=404, headers=HEADERS)
         return Response(files[name], media_type=mimetypes.guess_type(name)[0], headers=HEADERS)
 
-    @router.get("/explorer/about", include_in_schema=False)
-    async def about() -> dict[str, Any]:
-        return explorer.about(learned)
-
-    router.post("/explorer/map", include_in_schema=False)(explorer.map)
-    router.post("/explorer/use", include_in_schema=False)(explorer.use)
-    router.post("/explorer/compare", include_in_schema=False)(explorer.compare)
+    router.get("/explorer/about")(explorer.about)
+    router.post("/explorer/map")(explorer.map)
+    router.post("/explorer/use")(explorer.use)
+    router.post("/explorer/compare")(explorer.compare)
     return router
 
 
@@ -229,15 +218,34 @@ def _files() -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
+def _uses(word: str, text: str, max_tokens: int) -> tuple[list[Use], int]:
+    """What goes on a map, and how many uses there are: first those in the user's text, then some of the sample's."""
+    own = _split(text)
+    mine, others = (uses_of(word, own), uses_of(word, held_out())) if word else (_every_token(own), [])
+    mine_shown = mine[:USES_SHOWN]
+    shown = [*mine_shown, *spread(others, USES_SHOWN - len(mine_shown))]
+    while len(shown) > len(mine_shown) and sum(map(len, _sentences(shown))) > max_tokens:
+        shown = [*mine_shown, *spread(others, len(shown) - len(mine_shown) - 1)]
+    return shown, len(mine) + len(others)
+
+
 def _split(text: str) -> list[Sourced]:
     """Sentences of raw text; of lines and white space where there is no tokenizer."""
+    lines = text.splitlines()
     try:
-        from elmo.text import Tokenizer
-
-        sentences = [sentence.tokens for line in text.splitlines() for sentence in Tokenizer("en")(line)]
+        sentences = [sentence.tokens for line in lines for sentence in _tokenizer()(line)] if lines else []
     except MissingExtraError:
-        sentences = [line.split() for line in text.splitlines()]
+        sentences = [line.split() for line in lines]
     return [Sourced(YOURS, tuple(tokens)) for tokens in sentences if tokens]
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer("en")
+
+
+def _sentences(uses: Sequence[Use]) -> list[tuple[str, ...]]:
+    return list(dict.fromkeys(use.tokens for use in uses))
 
 
 def _every_token(sentences: Sequence[Sourced]) -> list[Use]:
@@ -254,12 +262,12 @@ def _planes(layers_LND: NDArray[np.float32], shares: Sequence[float]) -> list[Nu
     return [turned(plane(layer_ND), top) for layer_ND in _with_mix(layers_LND, shares)]
 
 
-def _predicted(model: Model, use: Use) -> dict[str, list[dict[str, Any]]]:
+def _predicted(model: Model, use: Use, precision: Precision) -> dict[str, list[dict[str, Any]]]:
     """The likeliest words by what stands before, by what stands behind, and by both."""
     head, vocab = head_of(model)
-    scorer = Scorer(model.embedder(layers="top", batch_size=1), head, vocab)
+    scorer = Scorer(model.embedder(layers="top", batch_size=1, precision=precision), head, vocab)
     forward, backward = scorer.likeliest(list(use.tokens), CANDIDATES, without=SPECIAL_WORDS)
-    both = model.substitutes(list(use.tokens), use.position, CANDIDATES)
+    both = model.substitutes(list(use.tokens), use.position, CANDIDATES, precision=precision)
     return {
         "forward": _candidates(forward, use.position, vocab),
         "backward": _candidates(backward, use.position, vocab),

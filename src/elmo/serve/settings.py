@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from elmo.engine import Precision
 from elmo.errors import ElmoError
+from elmo.tasks.saved import Learned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ class Settings:
     """What a client must show, if anything."""
     cors: tuple[str, ...] = ()
     """Origins whose pages may ask."""
+    tasks: tuple[Learned, ...] = ()
+    """Layer weights of task models, for the explorer to show."""
 
     def __post_init__(self) -> None:
         """Refuse what no request could pass."""
