@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi", reason="elmo[serve] is not installed")
-httpx = pytest.importorskip("httpx")
 
 import elmo
 from conftest import small_options, write_model

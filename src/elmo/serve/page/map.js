@@ -50,6 +50,7 @@ const rove = (number) => shown.nodes.forEach((one, i) => one.setAttribute("tabin
 export const setUses = ({ uses, planes }, choose) => {
   const nodes = uses.map((use, number) => node(use, number, uses.length, choose));
   shown = { uses, planes, nodes, layer: shown.layer, chosen: -1 };
+  svg.classList.add("new");
   svg.replaceChildren(...nodes);
   byId("peek").replaceChildren();
   if (nodes.length) rove(0);
@@ -60,9 +61,11 @@ export const setPlanes = (planes) => {
   place();
 };
 
+// Points glide from layer to layer, but new ones do not come flying in.
 export const setLayer = (layer) => {
   shown.layer = layer;
   place();
+  requestAnimationFrame(() => requestAnimationFrame(() => svg.classList.remove("new")));
 };
 
 export const setChosen = (number) => {
