@@ -25,7 +25,7 @@ const showLayer = () => {
 const note = (top) => {
   if (isMix()) return "All layers added up, each by its share, as a task model does. Its shares are yours to set.";
   if (state.layer === 0) return "The word by its letters alone: all that are spelled alike lie on one spot, whatever stands around them.";
-  if (state.layer === top) return "The top: the whole sentence has been read, in both directions. What a word means here counts most.";
+  if (state.layer === top) return "The top, read in both directions. What a word means in its sentence counts most.";
   return "Read in both directions. What part a word plays in its sentence counts more than what it means: nouns part from verbs.";
 };
 

@@ -5,10 +5,10 @@ import { byId, contextText, drawn, inContext, setAlike } from "./dom.js";
 const MARGIN = 26;
 const LABEL = { height: 14, width: 6.2, most: 26 };
 const SPOTS = [
-  { x: 11, y: 0, anchor: "start" },
-  { x: -11, y: 0, anchor: "end" },
-  { x: 0, y: -15, anchor: "middle" },
-  { x: 0, y: 15, anchor: "middle" },
+  { x: 13, y: 0, anchor: "start" },
+  { x: -13, y: 0, anchor: "end" },
+  { x: 0, y: -18, anchor: "middle" },
+  { x: 0, y: 18, anchor: "middle" },
 ];
 const DIAMOND = "M0 -8 L8 0 L0 8 L-8 0 Z";
 
