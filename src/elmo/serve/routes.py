@@ -19,10 +19,11 @@ from fastapi.responses import PlainTextResponse
 from elmo.api import Model
 from elmo.embed import EmbedSettings, as_tokens
 from elmo.explore.neighbours import Neighbour, Query, nearest
-from elmo.lm.scores import ScoreOptions, head_of
+from elmo.lm.scores import ScoreOptions, Scores, head_of
 from elmo.model import ScalarMix, parameter_count
 from elmo.serve import messages
 from elmo.serve.metrics import CONTENT_TYPE, Metrics
+from elmo.serve.refused import Refused
 from elmo.serve.vectors import Pieces, json_pieces, packed, reduced
 from elmo.serve.work import Work
 from elmo.text import Tokenizer
@@ -30,6 +31,7 @@ from elmo.text import Tokenizer
 PATHS = ("/v1/embed", "/v1/neighbours", "/v1/substitutes", "/v1/score", "/v1/models", "/healthz", "/metrics")
 
 _PACKED = "application/octet-stream"
+_CHARACTERS_A_TOKEN = 16  # of raw text, at most: three times what English has
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": messages.Error, "description": description}
     for status, description in (
@@ -51,6 +53,9 @@ def routes(model: Model, work: Work, metrics: Metrics) -> APIRouter:
     mix = model.mix or ScalarMix(model.config.n_layers)
     scoring: ScoreOptions = {"precision": work.settings.precision}
 
+    def score_all(sentences: list[list[str]]) -> list[Scores]:
+        return model.score(sentences, **scoring)
+
     @router.post(
         "/v1/embed",
         response_model=messages.EmbedAnswer,
@@ -64,7 +69,7 @@ def routes(model: Model, work: Work, metrics: Metrics) -> APIRouter:
         arrays = [reduced(layers_LTD, settings, mix) for layers_LTD in await work.layers(sentences)]
         if _PACKED in accept:
             about: dict[str, object] = {"model": name, "tokens": sentences, "texts": texts}
-            return Response(packed(arrays, about), media_type=_PACKED)
+            return Pieces(iter([packed(arrays, about)]), _PACKED)
         items = (
             {"text": text, "tokens": tokens, "vectors": vectors}
             for text, tokens, vectors in zip(texts, sentences, arrays, strict=True)
@@ -100,7 +105,7 @@ def routes(model: Model, work: Work, metrics: Metrics) -> APIRouter:
         """How likely each word is, given all before it and given all behind it."""
         texts, sentences = await _split(request.sentences, request.tokenize, work)
         head_of(model)
-        found = await work.run(lambda: model.score(sentences, **scoring), sum(map(len, sentences)))
+        found = await work.each(score_all, sentences)
         scored = [
             {"text": text} | asdict(one) | {"total": one.total, "perplexity": one.perplexity}
             for text, one in zip(texts, found, strict=True)
@@ -135,14 +140,16 @@ def routes(model: Model, work: Work, metrics: Metrics) -> APIRouter:
 
 async def _split(given: Sequence[str | list[str]], tokenize: bool, work: Work) -> tuple[list[int], list[list[str]]]:
     """Sentences as tokens, and which of those that were given each is of."""
-    sentences = [as_tokens(sentence) for sentence in given]
-    work.check(sentences if not tokenize else [])
-    if not tokenize:
-        return list(range(len(sentences))), sentences
-    # Tokenizing gives as many tokens at least: too many need not wait for it.
-    if sum(map(len, sentences)) > work.settings.max_tokens:
-        work.check(sentences)
-    return await asyncio.to_thread(_tokenized, given)
+    if tokenize:
+        # Before it is tokenized, for that takes time.
+        limit = _CHARACTERS_A_TOKEN * work.settings.max_tokens
+        if (size := sum(len(text) for text in given if isinstance(text, str))) > limit:
+            raise Refused(413, "too_large", f"{size:,} characters of raw text: at most {limit:,} are allowed")
+        texts, sentences = await asyncio.to_thread(_tokenized, given)
+    else:
+        texts, sentences = list(range(len(given))), [as_tokens(sentence) for sentence in given]
+    work.check(sentences)
+    return texts, sentences
 
 
 def _tokenized(given: Sequence[str | list[str]]) -> tuple[list[int], list[list[str]]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from elmo.errors import ElmoError
 
@@ -33,7 +33,11 @@ def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> No
     settings = app.state.work.settings
     config = uvicorn.Config(
         app,
-        http=_patient(_KEEP_ALIVE + settings.body_timeout + settings.timeout + _SENDING),
+        http=_patient(
+            _KEEP_ALIVE + settings.body_timeout,
+            settings.body_timeout + settings.timeout + _SENDING,
+            settings.max_body_bytes,
+        ),
         ws="none",
         log_level="warning",
         access_log=False,
@@ -71,41 +75,49 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _patient(seconds: float) -> type[asyncio.Protocol]:
-    """Uvicorn's connections, cut where a request and its answer take longer than all their limits together.
+def _patient(head_seconds: float, seconds: float, body_bytes: int) -> type[HttpToolsProtocol]:
+    """Uvicorn's connections, cut where a client takes too long, or sends a head without end.
 
-    Without that a client that sends its head byte by byte, or that does not read its answer, stays for ever.
+    Args:
+        head_seconds: in which the head of a request must be there.
+        seconds: in which the rest of the request and its answer must have gone over the line.
+        body_bytes: of a body; that of a request which was refused unread may come before the next head.
     """
 
-    class Patient(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one of two classes, by what is installed
+    class Patient(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
         _received = 0
+        _in_head = True
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
             super().connection_made(transport)
-            self._restart()
+            self._cut_after(head_seconds)
 
         def data_received(self, data: bytes) -> None:
-            self._received += len(data)
-            in_head = self.cycle is None or self.cycle.response_complete
-            if in_head and self._received > _HEAD_BYTES:
-                self.transport.abort()
-                return
             super().data_received(data)
+            self._received += len(data)
+            answered = self.cycle is None or self.cycle.response_complete
+            if not answered and self._in_head:
+                self._in_head = False
+                self._cut_after(seconds)
+            unread = body_bytes if self.cycle is not None and self.cycle.more_body else 0
+            if answered and self._received > _HEAD_BYTES + unread:
+                self.transport.abort()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
             self._received = 0
-            self._restart()
+            self._in_head = True
+            self._cut_after(head_seconds)
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             if self._timer is not None:
                 self._timer.cancel()
 
-        def _restart(self) -> None:
+        def _cut_after(self, seconds: float) -> None:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.transport.abort)
+            self._timer = self.loop.call_later(seconds, self.transport.abort)
 
     return Patient

@@ -5,6 +5,7 @@ Shapes: L layers, T tokens, D width of a layer.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Sequence
 
@@ -76,6 +77,7 @@ class Pieces(Response):
                     begun = True
                 await send({"type": "http.response.body", "body": bytes(held[:_PIECE]), "more_body": True})
                 del held[:_PIECE]
+                await asyncio.sleep(0)  # others have their turn, even if this client reads as fast as we write
         if not begun:
             self.headers["content-length"] = str(len(held))
             await self._begin(send)

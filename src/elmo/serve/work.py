@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from elmo.api import Model
 from elmo.embed import EmbedOptions, Sentence, Vectors, as_tokens
@@ -45,13 +45,14 @@ _VISIT: ContextVar[_Visit | None] = ContextVar("visit", default=None)
 
 
 @dataclass(eq=False)
-class _Job(Generic[Result]):
-    """What a request waits for: sentences to embed, or a function to run."""
+class _Job:
+    """What a request waits for: what a function gives for each of its sentences."""
 
-    future: asyncio.Future[Result]
-    function: Callable[[], Result] | None = None
-    sentences: Sequence[list[str]] = ()
-    vectors: list[Vectors] = field(default_factory=list)
+    function: Callable[[list[list[str]]], list[Any]]
+    """It is called with the sentences of several jobs that have the same one; for a job without any, with none."""
+    sentences: Sequence[list[str]]
+    future: asyncio.Future[list[Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    results: list[Any] = field(default_factory=list)
     taken: int = 0
     since: float = field(default_factory=time.monotonic)
 
@@ -64,6 +65,15 @@ class _Job(Generic[Result]):
                 break
             self.taken += 1
         return list(self.sentences[start : self.taken])
+
+    @property
+    def waiting(self) -> int:
+        """Tokens that are still to be computed."""
+        return sum(map(len, self.sentences[self.taken :]))
+
+
+_Batch = list[tuple[_Job, list[list[str]]]]
+"""Jobs that have the same function, and which of their sentences are computed together."""
 
 
 class Work:
@@ -78,13 +88,14 @@ class Work:
         self._metrics = metrics
         self._requests = 0
         self._tokens = 0
-        self._queue: deque[_Job[Any]] = deque()
+        self._queue: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
         options: EmbedOptions = {"layers": "all", "precision": settings.precision}
         self._embedder = model.embedder(**options)
-        self._embedder.embed([["warm"]])
+        self._embed = self._embedder.embed  # bound once: what is batched together has the same function
+        self._embed([["warm"]])
 
     @property
     def precision(self) -> str:
@@ -100,12 +111,23 @@ class Work:
         Raises:
             Refused: they are beyond the limits of a request or of the house, or it took too long.
         """
+        return await self.each(self._embed, sentences)
+
+    async def each(
+        self, function: Callable[[list[list[str]]], list[Result]], sentences: Sequence[Sentence]
+    ) -> list[Result]:
+        """What a function gives for each sentence, batched with other requests that come with the same function.
+
+        Args:
+            function: of sentences as tokens, a result for each, whatever its company; it is run on the model's thread.
+            sentences: each a list of tokens, or a string that is split at white space.
+
+        Raises:
+            Refused: as in `layers`.
+        """
         tokens = [as_tokens(sentence) for sentence in sentences]
         self.check(tokens)
-        if not tokens:
-            return []
-        future: asyncio.Future[list[Vectors]] = asyncio.get_running_loop().create_future()
-        return await self._wait(_Job(future, sentences=tokens), sum(map(len, tokens)))
+        return await self._wait(_Job(function, tokens), sum(map(len, tokens))) if tokens else []
 
     async def run(self, function: Callable[[], Result], tokens: int = 0) -> Result:
         """What a function returns, run on the model's thread when its turn comes, under the same limits.
@@ -117,8 +139,8 @@ class Work:
         Raises:
             Refused: the house is full, or it took too long.
         """
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        return await self._wait(_Job(future, function), tokens)
+        result: list[Result] = await self._wait(_Job(lambda _: [function()], ()), tokens)
+        return result[0]
 
     def check(self, sentences: Sequence[Sequence[str]]) -> None:
         """Refuse sentences, as tokens, that no request may have."""
@@ -161,7 +183,7 @@ class Work:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def _wait(self, job: _Job[Result], tokens: int) -> Result:
+    async def _wait(self, job: _Job, tokens: int) -> list[Any]:
         visit = _VISIT.get()
         if visit is None:
             with self.visit():
@@ -191,7 +213,7 @@ class Work:
         """Seconds in which what is in the house should be done, by the speed so far."""
         return min(60, max(1, math.ceil(self._tokens / max(self._metrics.tokens_per_second, 1.0))))
 
-    def _put(self, job: _Job[Any]) -> None:
+    def _put(self, job: _Job) -> None:
         with self._changed:
             if self._closed:
                 raise Refused(503, "closing", "the server is ending: ask another", retry_after=1)
@@ -204,88 +226,90 @@ class Work:
     # What follows runs on the model's thread.
 
     def _loop(self) -> None:
-        while jobs := self._next():
+        while batch := self._next():
             started = time.monotonic()
             try:
-                tokens = self._do(jobs)
+                results = _compute(batch)
             except BaseException as error:
-                _tell(jobs, error)
+                _tell([job for job, _ in batch], error)
             else:
-                self._metrics.batch(len(jobs), tokens, time.monotonic() - started)
-            del jobs  # nothing of a request is held while the next is waited for
+                tokens = sum(len(sentence) for _, sentences in batch for sentence in sentences)
+                self._metrics.batch(len(batch), tokens, time.monotonic() - started)
+                _deliver(batch, results)
+                del results
+            del batch  # nothing of a request is held while the next is waited for
 
-    def _next(self) -> list[tuple[_Job[Any], list[list[str]]]]:
-        """A function's job, or the next batch: jobs and which of their sentences it has; nothing at the end."""
+    def _next(self) -> _Batch:
+        """The next batch; nothing at the end."""
         with self._changed:
-            while not self._queue:
-                if self._closed:
-                    return []
-                self._changed.wait()
-            first = self._queue[0]
-            if first.function is not None:
-                return [(self._queue.popleft(), [])]
-            self._let_others_join(first)
-            return self._batch()
+            while not (self._closed and not self._queue):
+                if not self._queue:
+                    self._changed.wait()
+                elif not self._others_join(self._queue[0]):
+                    return self._batch(self._queue[0])
+        return []
 
-    def _let_others_join(self, first: _Job[Any]) -> None:
-        """Wait until a batch is full or its first job has waited long enough; it may have, behind the last batch."""
-        until = first.since + self.settings.wait_ms / 1000
-        while (left := until - time.monotonic()) > 0 and not self._closed:
-            waiting = sum(len(s) for job in self._queue for s in job.sentences[job.taken :])
-            if waiting >= self.settings.batch_tokens or not self._changed.wait(left):
-                return
+    def _others_join(self, first: _Job) -> bool:
+        """Wait for more, if the first job has not waited long enough and its batch is not full; whether it waited."""
+        left = first.since + self.settings.wait_ms / 1000 - time.monotonic()
+        if left <= 0 or self._closed or not first.sentences:
+            return False
+        alike = (job.waiting for job in self._queue if job.function == first.function)
+        if sum(alike) >= self.settings.batch_tokens:
+            return False
+        self._changed.wait(left)
+        return True
 
-    def _batch(self) -> list[tuple[_Job[Any], list[list[str]]]]:
+    def _batch(self, first: _Job) -> _Batch:
+        """What is computed with the first job: a share of each that has the same function, as far as there is room."""
         room = self.settings.batch_tokens
-        share = room if len(self._queue) == 1 else max(1, room // _SHARE)
-        jobs: list[tuple[_Job[Any], list[list[str]]]] = []
-        unfinished: list[_Job[Any]] = []
-        while self._queue and room > 0 and self._queue[0].function is None:
-            job = self._queue.popleft()
+        alike = [job for job in self._queue if job.function == first.function]
+        share = room if len(alike) == 1 else max(1, room // _SHARE)
+        batch: _Batch = []
+        for job in alike:
+            if room <= 0:
+                break
             sentences = job.take(min(share, room))
             room -= sum(map(len, sentences))
-            jobs.append((job, sentences))
+            batch.append((job, sentences))
+            self._queue.remove(job)
             if job.taken < len(job.sentences):
-                unfinished.append(job)
-        self._queue += unfinished
-        return jobs
-
-    def _do(self, jobs: list[tuple[_Job[Any], list[list[str]]]]) -> int:
-        """Compute what jobs ask for, and tell those that are finished; how many tokens it was."""
-        first, _ = jobs[0]
-        if first.function is not None:
-            _deliver([(first.future, first.function())])
-            return 0
-        together = [sentence for _, sentences in jobs for sentence in sentences]
-        vectors = iter(self._embedder.embed(together))
-        for job, sentences in jobs:
-            job.vectors += [next(vectors) for _ in sentences]
-        _deliver([(job.future, job.vectors) for job, _ in jobs if len(job.vectors) == len(job.sentences)])
-        return sum(map(len, together))
+                self._queue.append(job)
+        return batch
 
 
-def _deliver(results: list[tuple[asyncio.Future[Any], object]]) -> None:
+def _compute(batch: _Batch) -> list[Any]:
+    together = [sentence for _, sentences in batch for sentence in sentences]
+    return batch[0][0].function(together)
+
+
+def _deliver(batch: _Batch, results: list[Any]) -> None:
     """Hand results to those who wait; all of a batch in one call, for waking the event loop costs."""
+    if not batch[0][1]:  # a function that is run by itself
+        batch[0][0].results = results
+    else:
+        each = iter(results)
+        for job, sentences in batch:
+            job.results += [next(each) for _ in sentences]
+    finished = [job for job, _ in batch if job.taken == len(job.sentences)]
 
     def hand_over() -> None:
-        for future, result in results:
-            if not future.done():
-                future.set_result(result)
+        for job in finished:
+            if not job.future.done():
+                job.future.set_result(job.results)
 
-    if results:
-        _in_loop(results[0][0], hand_over)
+    _in_loop(finished, hand_over)
 
 
-def _tell(jobs: list[tuple[_Job[Any], list[list[str]]]], error: BaseException) -> None:
+def _tell(jobs: list[_Job], error: BaseException) -> None:
     def hand_over() -> None:
-        for job, _ in jobs:
+        for job in jobs:
             if not job.future.done():
                 job.future.set_exception(error)
 
-    _in_loop(jobs[0][0].future, hand_over)
+    _in_loop(jobs, hand_over)
 
 
-def _in_loop(future: asyncio.Future[Any], call: Callable[[], None]) -> None:
-    loop = future.get_loop()
-    if not loop.is_closed():
+def _in_loop(jobs: list[_Job], call: Callable[[], None]) -> None:
+    if jobs and not (loop := jobs[0].future.get_loop()).is_closed():
         loop.call_soon_threadsafe(call)
