@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import elmo
-from conftest import small_options, write_model
+from conftest import run_elmo, small_options, write_model
 from elmo.explore.projection import cosines, mixed
 from elmo.explore.sample import held_out, uses_of
 from elmo.serve.app import create_app
@@ -94,13 +94,19 @@ class TestMap:
 
     @pytest.mark.parametrize("body", [{}, {"word": "zyzzyva"}, {"word": " ", "text": "\n \n"}])
     def test_of_nothing_there_is_an_empty_one(self, client: Client, body: dict[str, str]) -> None:
-        assert asked(client, "map", **body) | {"shares": []} == {"uses": [], "total": 0, "shares": [], "planes": []}
+        assert asked(client, "map", **body) == {"uses": [], "total": 0, "planes": []}
 
     def test_of_a_frequent_word_it_has_as_many_uses_as_a_request_may_have_tokens(self, model: elmo.Model) -> None:
         with Client(model, Settings(max_tokens=500)) as client:
             found = asked(client, "map", word="the", text=TEXT)
         assert found["total"] > 1000
         assert 400 < sum(len(use["tokens"]) for use in found["uses"]) <= 500
+
+    def test_it_obeys_every_limit_of_the_server(self, model: elmo.Model) -> None:
+        with Client(model, Settings(max_sentences=12, max_length=20)) as client:
+            uses = asked(client, "map", word="the")["uses"]
+        assert len(uses) == 12
+        assert max(len(use["tokens"]) for use in uses) <= 20
 
     def test_the_mix_moves_with_its_shares(self, client: Client) -> None:
         found = asked(client, "map", word="bank", shares=[0, 3, 0])
@@ -164,3 +170,9 @@ class TestFiles:
         for script in scripts:
             for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
                 assert name not in script.read_text(encoding="utf-8"), script.name
+
+
+def test_a_folder_that_is_no_task_model_is_refused_before_anything_is_served(tmp_path: Path) -> None:
+    result = run_elmo("serve", "--task", tmp_path)
+    assert result.returncode == 2
+    assert b"is no task model" in result.stderr

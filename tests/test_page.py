@@ -332,11 +332,12 @@ class TestEveryone:
         keyboard.press("ArrowLeft")
         expect(page.locator("#layer-note")).to_contain_text("Layer 1")
         tab_to("#points .point")
-        for key in ("ArrowRight", "ArrowUp", "ArrowLeft", "ArrowLeft", "ArrowDown"):
-            before = page.evaluate(f"{active}.dataset.use")
+        visited = set()
+        for key in ("Home", "End", "ArrowRight", "ArrowUp", "ArrowLeft", "ArrowLeft", "ArrowDown"):
             keyboard.press(key)
             assert page.evaluate(f"{active}.matches('#points .point')")
-        assert page.evaluate(f"{active}.dataset.use") != before
+            visited.add(page.evaluate(f"{active}.ariaLabel"))
+        assert len(visited) > 4
         assert page.locator("#points .point[tabindex='0']").count() == 1
         with page.expect_response("**/explorer/use"):
             keyboard.press("Enter")
@@ -440,6 +441,7 @@ class TestSafety:
                     page.keyboard.press("Enter")
             page.wait_for_selector("#candidates li")
             expect(page.locator("#key")).to_be_hidden()
+            expect(page.locator("#learned")).to_contain_text("elmo serve --task FOLDER")
             page.close()
 
 

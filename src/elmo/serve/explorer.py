@@ -10,12 +10,12 @@ Shapes: N uses of a word, L layers, D width of a layer; answers have L + 1 rows,
 from __future__ import annotations
 
 import asyncio
-import mimetypes
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from elmo.errors import ElmoError, MissingExtraError
 from elmo.explore.projection import Numbers, cosines, mixed, plane, turned
 from elmo.explore.sample import WORDS, Sourced, Use, held_out, spread, uses_of
 from elmo.lm.scores import Likeliest, Scorer, head_of
+from elmo.serve.settings import Settings
 from elmo.serve.work import Work
 from elmo.text import Tokenizer
 from elmo.vocab import SPECIAL_WORDS, Vocabulary
@@ -50,20 +51,17 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 
-Word = Annotated[str, Field(max_length=100, description="A word as it is written; in whatever case.")]
-Text = Annotated[str, Field(max_length=4000, description="Raw text.")]
-Shares = Annotated[
-    list[Annotated[float, Field(ge=0, le=1e6)]] | None,
-    Field(
-        max_length=64, description="What each layer weighs in the mix; the model's own mix, or all alike, if not given."
-    ),
-]
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+Text = Annotated[str, Field(max_length=4000)]
+Shares = Annotated[list[Annotated[float, Field(ge=0, le=1e6)]] | None, Field(max_length=64)]
+"""What each layer weighs in the mix; the model's own mix, or all alike, if not given."""
 
 
 class MapAsked(BaseModel):
     """A word in the sample and in sentences of one's own; without a word, every token of those."""
 
-    word: Word = ""
+    word: Annotated[str, Field(max_length=100)] = ""
     text: Text = ""
     shares: Shares = None
 
@@ -108,7 +106,6 @@ class Explorer:
         return {
             "layers": config.n_layers,
             "dim": config.dim,
-            "predicts": self._model.head is not None,
             "sentences": len(held_out()),
             "words": WORDS,
             "shares": self._shares(None),
@@ -122,7 +119,6 @@ class Explorer:
         return {
             "uses": [asdict(use) for use in found.uses],
             "total": found.total,
-            "shares": shares,
             "planes": [_rounded(points) for points in planes],
         }
 
@@ -131,47 +127,34 @@ class Explorer:
         found, shares = await self._find(asked), self._shares(asked.shares)
         if asked.index >= len(found.uses):
             raise ElmoError(f"index is {asked.index}: {len(found.uses)} uses are on the map, numbered from 0")
-        use = found.uses[asked.index]
+        use, precision = found.uses[asked.index], self._work.settings.precision
         layers = _with_mix(found.layers, shares)
         alike = [cosines(layer_ND[asked.index, None], layer_ND)[0] for layer_ND in layers]
         predicted = None
         if self._model.head is not None:
-            precision = self._work.settings.precision
             predicted = await self._work.run(lambda: _predicted(self._model, use, precision), len(use.tokens))
         return {"cosines": [_rounded(row) for row in alike], "predicted": predicted}
 
     async def compare(self, asked: CompareAsked) -> dict[str, Any]:
         """Every token of one sentence with every one of another; of a word alone, its uses in the sample."""
         shares = self._shares(asked.shares)
-        rows, columns = await self._compared(asked.first), await self._compared(asked.second)
+        rows, columns = [await asyncio.to_thread(_compared, text) for text in (asked.first, asked.second)]
         first_LND, second_LMD = await self._vectors(rows), await self._vectors(columns)
-        pairs = zip(_with_mix(first_LND, shares), _with_mix(second_LMD, shares), strict=True)
         return {
             "rows": [asdict(use) for use in rows],
             "columns": [asdict(use) for use in columns],
-            "cosines": [_rounded(cosines(first, second)) for first, second in pairs],
+            "cosines": await self._work.run(lambda: _matrices(first_LND, second_LMD, shares)),
         }
 
     async def _find(self, asked: MapAsked) -> Found:
         key = asked.word.strip(), asked.text.strip()
         if key not in self._kept:
-            self._kept[key] = await self._search(*key)
+            uses, total = await asyncio.to_thread(_uses, *key, self._work.settings)
+            self._kept[key] = Found(uses, total, await self._vectors(uses))
             while len(self._kept) > WORDS_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
-
-    async def _search(self, word: str, text: str) -> Found:
-        uses, total = await asyncio.to_thread(_uses, word, text, self._work.settings.max_tokens)
-        return Found(uses, total, await self._vectors(uses))
-
-    async def _compared(self, text: str) -> list[Use]:
-        sentences = await asyncio.to_thread(_split, text)
-        if not sentences:
-            raise ElmoError("there is nothing to compare: give a word or a sentence on each side")
-        if len(sentences) == 1 and len(sentences[0].tokens) == 1:
-            return spread(uses_of(sentences[0].tokens[0], held_out()), USES_COMPARED) or _every_token(sentences)
-        return _every_token(sentences)[:USES_SHOWN]
 
     async def _vectors(self, uses: Sequence[Use]) -> NDArray[np.float32]:
         """`(L, N, D)`; each sentence is embedded once, however many of its tokens are wanted."""
@@ -204,7 +187,7 @@ def routes(model: Model, work: Work) -> APIRouter:
     async def page(name: str = "index.html") -> Response:
         if name not in files:
             return Response(status_code=404, headers=HEADERS)
-        return Response(files[name], media_type=mimetypes.guess_type(name)[0], headers=HEADERS)
+        return Response(files[name], media_type=_TYPES[Path(name).suffix], headers=HEADERS)
 
     router.get("/explorer/about")(explorer.about)
     router.post("/explorer/map")(explorer.map)
@@ -215,18 +198,27 @@ def routes(model: Model, work: Work) -> APIRouter:
 
 def _files() -> dict[str, bytes]:
     folder = resources.files("elmo") / "serve" / "page"
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in _TYPES}
 
 
-def _uses(word: str, text: str, max_tokens: int) -> tuple[list[Use], int]:
+def _uses(word: str, text: str, limits: Settings) -> tuple[list[Use], int]:
     """What goes on a map, and how many uses there are: first those in the user's text, then some of the sample's."""
-    own = _split(text)
+    own, most = _split(text), min(USES_SHOWN, limits.max_sentences)
     mine, others = (uses_of(word, own), uses_of(word, held_out())) if word else (_every_token(own), [])
-    mine_shown = mine[:USES_SHOWN]
-    shown = [*mine_shown, *spread(others, USES_SHOWN - len(mine_shown))]
-    while len(shown) > len(mine_shown) and sum(map(len, _sentences(shown))) > max_tokens:
-        shown = [*mine_shown, *spread(others, len(shown) - len(mine_shown) - 1)]
+    first, short = mine[:most], [use for use in others if len(use.tokens) <= limits.max_length]
+    shown = [*first, *spread(short, most - len(first))]
+    while len(shown) > len(first) and sum(map(len, _sentences(shown))) > limits.max_tokens:
+        shown = [*first, *spread(short, len(shown) - len(first) - 1)]
     return shown, len(mine) + len(others)
+
+
+def _compared(text: str) -> list[Use]:
+    sentences = _split(text)
+    if not sentences:
+        raise ElmoError("there is nothing to compare: give a word or a sentence on each side")
+    if len(sentences) == 1 and len(sentences[0].tokens) == 1:
+        return spread(uses_of(sentences[0].tokens[0], held_out()), USES_COMPARED) or _every_token(sentences)
+    return _every_token(sentences)[:USES_SHOWN]
 
 
 def _split(text: str) -> list[Sourced]:
@@ -260,6 +252,12 @@ def _planes(layers_LND: NDArray[np.float32], shares: Sequence[float]) -> list[Nu
     """A plane a layer and one of the mix, each turned to that of the top layer."""
     top = plane(layers_LND[-1])
     return [turned(plane(layer_ND), top) for layer_ND in _with_mix(layers_LND, shares)]
+
+
+def _matrices(first_LND: NDArray[np.float32], second_LMD: NDArray[np.float32], shares: Sequence[float]) -> list[Any]:
+    """`(L + 1, N, M)`."""
+    pairs = zip(_with_mix(first_LND, shares), _with_mix(second_LMD, shares), strict=True)
+    return [_rounded(cosines(first, second)) for first, second in pairs]
 
 
 def _predicted(model: Model, use: Use, precision: Precision) -> dict[str, list[dict[str, Any]]]:

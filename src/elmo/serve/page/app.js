@@ -5,7 +5,17 @@ import { byId, el } from "./dom.js";
 import * as map from "./map.js";
 import * as views from "./views.js";
 
-const state = { about: null, layer: 0, shares: [], word: "", text: "", map: null, chosen: -1, use: null, compared: null };
+const state = {
+  about: null, // what the server says of itself
+  layer: 0, // as many as there are layers is the mix
+  shares: [],
+  word: "",
+  text: "",
+  map: null,
+  chosen: -1,
+  use: null,
+  compared: null,
+};
 
 const isMix = () => state.layer === state.about.layers;
 const question = () => ({ word: state.word, text: state.text, shares: state.shares });
@@ -24,9 +34,10 @@ const showLayer = () => {
 
 const note = (top) => {
   if (isMix()) return "All layers added up, each by its share, as a task model does. Its shares are yours to set.";
-  if (state.layer === 0) return "The word by its letters alone: all that are spelled alike lie on one spot, whatever stands around them.";
+  if (state.layer === 0)
+    return "The word by its letters alone: all that are spelled alike lie on one spot, whatever stands around them.";
   if (state.layer === top) return "The top, read in both directions. What a word means in its sentence counts most.";
-  return "Read in both directions. What part a word plays in its sentence counts more than what it means: nouns part from verbs.";
+  return "Read in both directions. The part a word plays counts more than what it means: nouns lie apart from verbs.";
 };
 
 const showUse = () => {
@@ -52,7 +63,8 @@ const title = ({ uses, total }) => {
   const of = state.word ? ["of ", el("b", {}, state.word)] : ["of words in your sentences"];
   const number = uses.length < total ? `${uses.length} of ${total} uses ` : `${total} ${total === 1 ? "use" : "uses"} `;
   if (total) return [number, ...of];
-  return state.word ? ["No use ", ...of, " in the sample or in your sentences"] : ["Give a word, or sentences of your own"];
+  if (state.word) return ["No use ", ...of, " in the sample or in your sentences"];
+  return ["Give a word, or sentences of your own"];
 };
 
 // First the typed sentences; else the use that is furthest out, where the map has something to say.
@@ -82,7 +94,8 @@ const showMap = latest(async (word, text) => {
 });
 
 const showCompared = latest(async () => {
-  const compared = await ask("/explorer/compare", { first: byId("first").value, second: byId("second").value, shares: state.shares });
+  const [first, second] = [byId("first").value, byId("second").value];
+  const compared = await ask("/explorer/compare", { first, second, shares: state.shares });
   return () => {
     state.compared = compared;
     views.showMatrix(compared, state.layer);
@@ -90,20 +103,25 @@ const showCompared = latest(async () => {
 });
 
 const remix = latest(async () => {
-  const moved = state.map?.uses.length ? await ask("/explorer/map", question()) : null;
-  const use = moved && state.chosen >= 0 ? await ask("/explorer/use", { ...question(), index: state.chosen }) : null;
+  const { map: before, chosen } = state;
+  const moved = before?.uses.length ? await ask("/explorer/map", question()) : null;
+  const use = moved && chosen >= 0 ? await ask("/explorer/use", { ...question(), index: chosen }) : null;
   return () => {
-    if (moved) map.setPlanes(moved.planes);
-    if (use) state.use = use;
-    showUse();
     if (state.compared) showCompared();
+    if (!moved || state.map !== before) return; // another word has been asked for meanwhile
+    map.setPlanes(moved.planes);
+    if (state.chosen === chosen) state.use = use;
+    else choose(state.chosen);
+    showUse();
   };
 });
 
 const setShares = (shares) => {
   const sum = shares.reduce((total, one) => total + one, 0);
   state.shares = sum > 0 ? shares.map((one) => one / sum) : shares.map(() => 1 / shares.length);
-  byId("mix").querySelectorAll("output").forEach((out, i) => (out.textContent = `${Math.round(100 * state.shares[i])} %`));
+  byId("mix")
+    .querySelectorAll("output")
+    .forEach((out, i) => (out.textContent = `${Math.round(100 * state.shares[i])} %`));
 };
 
 const mixSliders = () => [...byId("mix").querySelectorAll("input")];
@@ -129,11 +147,9 @@ const makeMix = (shares) => {
     clearTimeout(waiting);
     waiting = setTimeout(remix, 150);
   };
-  byId("mix").append(
-    ...shares.map((share, i) =>
-      el("label", {}, `Layer ${i}`, el("input", { type: "range", min: 0, max: 100, value: Math.round(100 * share), oninput: moved }), el("output")),
-    ),
-  );
+  const slider = (share) =>
+    el("input", { type: "range", min: 0, max: 100, value: Math.round(100 * share), oninput: moved });
+  byId("mix").append(...shares.map((share, i) => el("label", {}, `Layer ${i}`, slider(share), el("output"))));
   setShares(shares);
 };
 
@@ -154,15 +170,19 @@ const pick = (word) => {
   showMap(word, byId("text").value.trim());
 };
 
+const chip = (word) =>
+  el("button", { type: "button", class: "chip", "aria-pressed": "false", onclick: () => pick(word) }, word);
+
 const start = latest(async () => {
   const about = await ask("/explorer/about");
   return () => {
     state.about = about;
-    const counted = about.sentences.toLocaleString("en");
-    byId("model").textContent = `The model: ${about.layers} layers of ${about.dim} numbers a word. The sample: ${counted} sentences it has not read.`;
+    const [numbers, sentences] = [about.dim, about.sentences].map((count) => count.toLocaleString("en"));
+    byId("model").textContent =
+      `The model: ${about.layers} layers of ${numbers} numbers a word. The sample: ${sentences} sentences.`;
     byId("layer").max = about.layers;
-    byId("ticks").append(...Array.from({ length: about.layers }, (_, i) => el("span", {}, `${i}`)), el("span", {}, "mix"));
-    byId("words").append(...about.words.map((word) => el("button", { type: "button", class: "chip", "aria-pressed": "false", onclick: () => pick(word) }, word)));
+    byId("ticks").append(...[...about.shares.keys(), "mix"].map((name) => el("span", {}, `${name}`)));
+    byId("words").append(...about.words.map(chip));
     makeMix(about.shares);
     views.showTasks(about.tasks, about.layers, adopt);
     wire();

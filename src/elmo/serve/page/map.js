@@ -28,7 +28,7 @@ const node = (use, number, total, choose) => {
   const name = `Use ${number + 1} of ${total}: ${contextText(use, 6)}`;
   const point = drawn(
     "g",
-    { class: "point", role: "button", tabindex: -1, "aria-label": name, "aria-pressed": "false", "data-use": number },
+    { class: "point", role: "button", tabindex: -1, "aria-label": name, "aria-pressed": "false" },
     drawn("circle", { class: "ring", r: 11.5 }),
     shape(use),
     drawn("text", { class: "label", "aria-hidden": "true" }, label(use)),

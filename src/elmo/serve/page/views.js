@@ -15,7 +15,7 @@ const SOURCES = {
 const source = (use) => el("span", { class: "source" }, SOURCES[use.source] ?? use.source);
 
 const useButton = (use, number, choose, around) =>
-  el("button", { type: "button", class: "plain", "data-use": number, onclick: () => choose(number) }, ...inContext(use, around));
+  el("button", { type: "button", class: "plain", onclick: () => choose(number) }, ...inContext(use, around));
 
 export const showList = (uses, choose) =>
   byId("list").replaceChildren(...uses.map((use, i) => el("li", {}, useButton(use, i, choose, 9), " ", source(use))));
@@ -78,9 +78,15 @@ export const showMatrix = ({ rows, columns, cosines }, layer) => {
     return el("tr", {}, el("th", { scope: "row" }, ...heading(rows, use)), ...cells);
   });
   const mean = table.flat().reduce((sum, one) => sum + one, 0) / (rows.length * columns.length);
-  const caption = `Cosines of ${rows.length} × ${columns.length} tokens, ${mean.toFixed(2)} on average; the best of each row is framed.`;
+  const size = `${rows.length} × ${columns.length} tokens`;
   byId("matrix").replaceChildren(
-    el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, el("td"), ...head)), el("tbody", {}, ...body)),
+    el(
+      "table",
+      {},
+      el("caption", {}, `Cosines of ${size}, ${mean.toFixed(2)} on average; the best of each row is framed.`),
+      el("thead", {}, el("tr", {}, el("td"), ...head)),
+      el("tbody", {}, ...body),
+    ),
   );
 };
 
@@ -93,16 +99,16 @@ const cell = (cosine, best) => {
 export const showTasks = (tasks, layers, adopt) => {
   const rows = tasks.flatMap((task) => Object.entries(task.weights).map(([place, shares]) => [task, place, shares]));
   if (rows.length) return byId("learned").replaceChildren(...rows.map((row) => learned(row, layers, adopt)));
-  const command = el("code", {}, "elmo serve --task FOLDER");
+  const [serve, task] = ["elmo serve --task FOLDER", "elmo task"].map((command) => el("code", {}, command));
   byId("learned").replaceChildren(
-    el("p", {}, "No task model is here. Start the server with ", command, ", a folder that ", el("code", {}, "elmo task"), " has made."),
+    el("p", {}, "No task model is here. Start the server with ", serve, ", a folder that ", task, " has made."),
   );
 };
 
 const learned = ([task, place, shares], layers, adopt) => {
-  const numbers = shares.length === layers ? [...shares.keys()] : shares.map(() => null);
+  const all = shares.length === layers; // a task may have been given some of the layers only
   const parts = shares.map((value, i) => {
-    const part = el("span", { class: `part layer-${i}` }, `${numbers[i] === null ? "" : `layer ${i}: `}${Math.round(100 * value)} %`);
+    const part = el("span", { class: `part layer-${i}` }, `${all ? `layer ${i}: ` : ""}${Math.round(100 * value)} %`);
     part.style.setProperty("--share", value);
     return part;
   });
@@ -112,6 +118,6 @@ const learned = ([task, place, shares], layers, adopt) => {
     { class: "learned", role: "group", "aria-label": `${task.name}, ${task.task}, at the ${place}` },
     el("p", {}, el("b", {}, task.name), ` ${task.task}, at the ${place}`),
     el("div", { class: "bar" }, ...parts),
-    ...(shares.length === layers ? [use] : []),
+    ...(all ? [use] : []),
   );
 };
