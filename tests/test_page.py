@@ -35,6 +35,7 @@ Page = Any
 Open = Callable[..., Page]
 SHARES = [0.2, 0.5, 0.3]
 KEY = "open sesame"
+PATIENCE = 20_000  # milliseconds; other tests run beside these
 RIVER, MONEY = "We walked along the muddy bank of the river.", "The bank refused to lend us the money."
 
 
@@ -63,6 +64,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    api.expect.set_options(timeout=PATIENCE)
     with api.sync_playwright() as playwright:
         root = hasattr(os, "geteuid") and os.geteuid() == 0  # whom Chromium gives no sandbox
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if root else [])
@@ -81,7 +83,7 @@ def opened(browser: Any, address: str) -> Iterator[Open]:
         context = browser.new_context(**(usual | settings))
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE)
         page.on("console", lambda message: wrong.extend([message.text] * (message.type in ("error", "warning"))))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: wrong.extend([request.url] * (not request.url.startswith(address + "/"))))
