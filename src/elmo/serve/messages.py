@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 _BANK = "We sat on the bank of the river ."
 
+
+def _checked(text: str | list[str]) -> str | list[str]:
+    """What can be written again: JSON can escape half a character, and UTF-8 has no bytes for it."""
+    try:
+        " ".join([text] if isinstance(text, str) else text).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a surrogate without its other half is no text") from None
+    return text
+
+
 Text = Annotated[
     str | list[str],
+    AfterValidator(_checked),
     Field(description="A list of tokens, or a string, which is split at white space.", examples=[_BANK]),
 ]
 Sentences = Annotated[list[Text], Field(examples=[[_BANK, ["pre", "tokenised", "too"]]])]
@@ -19,12 +30,15 @@ Count = Annotated[int, Field(ge=1, le=1000, description="How many, at most.")]
 Position = Annotated[int, Field(ge=0, le=2**31, description="Which token, from 0.", examples=[4])]
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+def _config(**example: object) -> ConfigDict:
+    """How a request is read, and one that works."""
+    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
 
 
-class EmbedRequest(_Request):
+class EmbedRequest(BaseModel):
     """What to embed; the names are those of `model.embed`."""
+
+    model_config = _config(sentences=[_BANK, ["pre", "tokenised", "too"]], layers="average", pool="mean")
 
     sentences: Sentences
     tokenize: Tokenize = False
@@ -38,15 +52,21 @@ class EmbedRequest(_Request):
     dtype: Literal["float32", "float16"] = "float32"
 
 
-class Query(_Request):
+class Query(BaseModel):
     """A word in its sentence."""
+
+    model_config = _config(sentence=_BANK, position=4)
 
     sentence: Text
     position: Position
 
 
-class NeighboursRequest(_Request):
+class NeighboursRequest(BaseModel):
     """Words in their sentences, and the sentences in which to look for their like."""
+
+    model_config = _config(
+        queries=[{"sentence": _BANK, "position": 4}], sentences=["The bank raised its rates .", "A lake has a shore ."]
+    )
 
     queries: Annotated[list[Query], Field(min_length=1, max_length=64)]
     sentences: Sentences
@@ -56,16 +76,20 @@ class NeighboursRequest(_Request):
     same_word: Annotated[bool, Field(description="Only the same word, in whatever case.")] = False
 
 
-class SubstitutesRequest(_Request):
+class SubstitutesRequest(BaseModel):
     """A place in a sentence."""
+
+    model_config = _config(sentence=_BANK, position=4, k=5)
 
     sentence: Text
     position: Position
     k: Count = 10
 
 
-class ScoreRequest(_Request):
+class ScoreRequest(BaseModel):
     """What to score."""
+
+    model_config = _config(sentences=[_BANK])
 
     sentences: Sentences
     tokenize: Tokenize = False

@@ -20,7 +20,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of the program
         super().__init__(message)
         self.status = status
         self.code = code
-        self.message = message
+        self.message = message.encode("utf-8", "backslashreplace").decode()  # it may quote half a character
         self.retry_after = retry_after
         self.close = close
 
