@@ -100,7 +100,7 @@ class TestEmbed:
 
     def test_what_is_packed_has_its_tokens_with_it(self, client: Client, tmp_path: Any) -> None:
         (tmp_path / "vectors").write_bytes(ask(client, "/v1/embed", PACKED, sentences=["a b", "c"]).content)
-        with safe_open(tmp_path / "vectors", "np") as file:  # type: ignore[no-untyped-call]  # of safetensors
+        with safe_open(tmp_path / "vectors", "np") as file:
             assert json.loads(file.metadata()["elmo"]) == {
                 "model": "default",
                 "tokens": [["a", "b"], ["c"]],
@@ -308,7 +308,7 @@ def test_no_request_that_the_description_allows_or_forbids_breaks_the_server(pat
 
     @hypothesis_settings(max_examples=100, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
     @given(operation.as_strategy(generation_mode=mode))
-    def check(case: schemathesis.Case) -> None:
+    def check(case: schemathesis.Case[Any]) -> None:
         answer = case.call()
         assert answer.status_code < 500
         if answer.status_code >= 400:

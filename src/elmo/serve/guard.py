@@ -6,6 +6,7 @@ It is plain ASGI, for what it limits must not have been read before it looks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -25,6 +26,7 @@ log = logging.getLogger("elmo.serve")
 _OPEN = frozenset({"/", "/healthz", "/openapi.json", "/favicon.ico"})
 _OPEN_FOLDER = "/explorer/page/"
 _GONE = 499  # counted, never sent
+_LINGER = 1.0  # seconds for which the rest of a request that was refused is read and dropped
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -62,7 +64,7 @@ class Guard:
         except Exception as error:
             # Not the message: it may quote the request.
             log.error("%s in\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
-            await _refuse(Refused(500, "internal", "a bug: see the server's log", close=True), scope, receive, answer)
+            await _refuse(Refused(500, "internal", "a bug: see the server's log"), scope, receive, answer)
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             self._metrics.request(path, answer.status, time.monotonic() - started)
@@ -170,8 +172,21 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _refuse(refused: Refused, scope: Scope, receive: Receive, answer: _Answer) -> None:
-    if refused.status != _GONE and not answer.begun:
-        await JSONResponse(refused.content, refused.status, refused.headers)(scope, receive, answer)
+    if refused.status == _GONE or answer.begun:
+        return
+    response = JSONResponse(refused.content, refused.status, refused.headers)
+    if not refused.close:
+        await response(scope, receive, answer)
+        return
+    # The connection stays for a moment behind the answer: closed with something unread, it would be reset, and a
+    # client that is still sending would never see why.
+    await answer({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await answer({"type": "http.response.body", "body": response.body, "more_body": True})
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER):
+            while (await receive()).get("more_body", False):
+                pass
+    await answer({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _digest(key: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 _BANK = "We sat on the bank of the river ."
 
@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=1, le=1000, description="How many, at most.")]
 Position = Annotated[int, Field(ge=0, le=2**31, description="Which token, from 0.", examples=[4])]
 
 
-def _config(**example: object) -> ConfigDict:
+def _config(**example: JsonValue) -> ConfigDict:
     """How a request is read, and one that works."""
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
 

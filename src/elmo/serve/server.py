@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from elmo.errors import ElmoError
 
 _HEAD_BYTES = 2**16  # of a request, before its body
+_CONNECTIONS = 1024  # that may be open beside those with a request; one more is answered with 503
 _KEEP_ALIVE = 5.0  # seconds that a connection may be idle
 _SENDING = 60.0  # seconds in which an answer must have been taken
 _LAST_CALL = 1.0  # seconds in which clients of open connections hear that these will be closed
@@ -21,10 +22,12 @@ _LAST_CALL = 1.0  # seconds in which clients of open connections hear that these
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket for a server; port 0 takes one that is free."""
+    if not 0 <= port < 2**16:
+        raise ElmoError(f"port {port} is none: give a number from 0 to {2**16 - 1:,}")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ElmoError(f"cannot serve at {host}, port {port}: {error}; choose another --host or --port") from error
 
 
@@ -44,7 +47,7 @@ def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> No
         server_header=False,
         timeout_keep_alive=int(_KEEP_ALIVE),
         timeout_graceful_shutdown=int(settings.timeout + _SENDING),
-        limit_concurrency=4 * settings.max_requests,
+        limit_concurrency=_CONNECTIONS + settings.max_requests,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again at its end, when there is no more to do
