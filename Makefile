@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
 .PHONY: demo test fuzz lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic \
-    reproduce-quick test-peers clean
+    reproduce-quick test-peers clean \
+    bench-serve
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -47,6 +48,9 @@ bench-train: $(VENV)/.dev $(VENV)/.installed .peers/.made
 
 bench-prepare: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/python benchmarks/prepare.py $(TEXT)
+
+bench-serve: $(VENV)/.dev $(VENV)/.installed
+	$(BIN)/python benchmarks/serve.py
 
 # AllenNLP's torch 1.12 needs numpy below 2, which it does not say.
 .peers/.made:
