@@ -8,8 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find src -type f -not -name '*.pyc' -not -path '*/__pycache__/*') pyproject.toml hatch_build.py README.md LICENSE
 
 .PHONY: demo test fuzz lint types wheel bench-cpu bench-footprint bench-peers bench-prepare bench-train intrinsic \
-    reproduce-quick test-peers clean
-.PHONY: test-ray bench-ray
+    reproduce-quick test-peers test-ray bench-ray bench-serve clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
@@ -56,6 +55,9 @@ bench-train: $(VENV)/.dev $(VENV)/.installed .peers/.made
 
 bench-prepare: $(VENV)/.dev $(VENV)/.installed
 	$(BIN)/python benchmarks/prepare.py $(TEXT)
+
+bench-serve: $(VENV)/.dev $(VENV)/.installed
+	$(BIN)/python benchmarks/serve.py
 
 # AllenNLP's torch 1.12 needs numpy below 2, which it does not say.
 .peers/.made:

@@ -22,7 +22,7 @@ from elmo.tasks.layers import CRF, IMPOSSIBLE, BiLSTM, masked_softmax, viterbi
 from elmo.tasks.metrics import span_scores, spans_of
 from elmo.tasks.readers import TaggedSentence, read_columns
 from elmo.tasks.run import Data, new_model, read_result, train_task
-from elmo.tasks.saved import load_task, save_task
+from elmo.tasks.saved import Learned, load_task, read_learned, save_task
 from elmo.tasks.settings import TaskConfig
 from elmo.tasks.tagging import Entities, allowed_bio
 from elmo.tasks.training import TaskTraining
@@ -256,6 +256,20 @@ class TestTraining:
         save_task(trained, model, tmp_path / "out", embedded=False)
         answers = load_task(tmp_path / "out").answers(sentences(8, 1))
         assert Entities().scores(sentences(8, 1), answers) == trained.result.dev
+        assert read_learned(tmp_path / "out") == Learned("out", "ner", trained.result.layer_weights)
+
+    @pytest.mark.parametrize(
+        "about",
+        [
+            {"format": "elmo task", "version": 1},
+            {"format": "elmo task", "version": 1, "config": {"task": "ner"}, "layer_weights": {"input": ["x"]}},
+            {"format": "elmo task", "version": 1, "config": {"task": "cooking"}, "layer_weights": {}},
+        ],
+    )
+    def test_what_is_no_whole_task_model_has_learned_nothing(self, tmp_path: Path, about: dict[str, object]) -> None:
+        (tmp_path / "task.json").write_text(json.dumps(about))
+        with pytest.raises(ElmoError, match="is no whole task model"):
+            read_learned(tmp_path)
 
     def test_a_run_that_was_cut_goes_on_to_the_same_bits(self, bilm: elmo.Model, tmp_path: Path) -> None:
         data, config = Data(sentences(30), sentences(10, 1)), small()

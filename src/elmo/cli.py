@@ -30,6 +30,7 @@ from elmo.options import (
 )
 from elmo.plot.command import app as plot_app
 from elmo.reproduce.command import reproduce
+from elmo.serve.command import serve
 from elmo.tasks.command import app as task_app
 from elmo.tasks.train_command import predict
 
@@ -356,6 +357,7 @@ def _read_card(path: str) -> str:
 
 for _command in (vocab, prepare, pretrain, finetune, perplexity, score, substitutes, neighbours, predict, reproduce):
     app.command()(_command)
+app.command()(serve)
 app.add_typer(task_app, name="task")
 app.add_typer(plot_app, name="plot")
 

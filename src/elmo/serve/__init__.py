@@ -1,0 +1,1 @@
+"""`elmo serve`: a model over HTTP."""

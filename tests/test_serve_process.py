@@ -1,0 +1,152 @@
+"""The server as a process: many clients at once, bad ones among them, its limits on time, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import small_options, write_model
+from elmo.errors import ElmoError
+from elmo.serve.command import serve
+from serve_clients import HOST, Server, embed, gone, hostile, once, post, press
+
+KEY = "a key of some length"
+SHOWN = f"X-API-Key: {KEY}"
+REQUESTS = [embed(f"sentence number {n} of those that are sent", SHOWN) for n in range(200)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "small"
+    write_model(folder, small_options())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with Server(folder, "--body-timeout", 1, key=KEY, threads=1) as server:
+        yield server
+
+
+def test_many_clients_at_once_share_batches_and_meet_no_error(server: Server) -> None:
+    load = asyncio.run(press(server.port, REQUESTS, 64, 1))
+    memory = server.memory()
+    more = asyncio.run(press(server.port, REQUESTS, 64, 2))
+    assert load.errors == more.errors == 0
+    requests, batches = server.metric("elmo_batch_requests_sum"), server.metric("elmo_batch_requests_count")
+    assert requests == load.statuses["200"] + more.statuses["200"]
+    assert requests / batches >= 5
+    assert server.metric("elmo_house_requests") == server.metric("elmo_house_tokens") == 0
+    assert server.memory() < 1.05 * memory
+
+
+def test_hostile_clients_get_what_is_documented_and_others_are_served(server: Server) -> None:
+    async def both() -> tuple[dict[str, str], int, int]:
+        over = asyncio.Event()
+        good = asyncio.create_task(press(server.port, REQUESTS, 8, 60, over))
+        found = await hostile(server.port, KEY)
+        over.set()
+        load = await good
+        return found, load.statuses["200"], load.errors
+
+    memory = server.memory()
+    found, served, errors = asyncio.run(both())
+    assert found == {
+        "1 GB body": "413",
+        "1 GB body in chunks": "413",
+        "10^6 tokens": "413",
+        "slow head": "cut",
+        "slow body": "408",
+        "endless head": "cut",
+        "invalid JSON": "422",
+        "wrong key": "401",
+        "no HTTP": "400",
+    }
+    assert errors == 0
+    assert served > 100
+    assert server.memory() < memory + 50
+    assert server.process.poll() is None
+
+
+def test_a_client_that_goes_away_frees_its_place(folder: Path) -> None:
+    large = post(b'{"sentences": [%b]}' % b",".join([b'"%b"' % (b"word " * 500)] * 8))
+
+    async def leave(port: int) -> None:
+        await asyncio.gather(*(gone(port, large) for _ in range(30)))
+
+    # 4,000 tokens each, and room for two: were places kept, the last request would be refused.
+    with Server(folder, "--max-house-tokens", 8000, threads=1) as server:
+        asyncio.run(leave(server.port))
+        for _ in range(100):
+            if server.metric("elmo_house_requests") == 0:
+                break
+        assert server.metric("elmo_house_tokens") == 0
+        assert asyncio.run(once(server.port, embed("still there"))) == "200"
+
+
+def test_a_full_house_answers_429(folder: Path) -> None:
+    with Server(folder, "--max-requests", 4, "--wait-ms", 50, threads=1) as server:
+        load = asyncio.run(press(server.port, REQUESTS, 32, 1))
+        assert load.statuses.keys() == {"200", "429"}
+        assert asyncio.run(once(server.port, embed("now there is room"))) == "200"
+
+
+def test_the_end_under_load_loses_no_request(folder: Path) -> None:
+    async def end(server: Server) -> tuple[int, str, dict[str, int]]:
+        good = asyncio.create_task(press(server.port, REQUESTS, 32, 60))
+        await asyncio.sleep(1)
+        code, errors = await asyncio.to_thread(server.stop)
+        return code, errors, dict((await good).statuses)
+
+    with Server(folder, threads=1) as server:
+        code, errors, statuses = asyncio.run(end(server))
+    assert statuses.keys() == {"200"}
+    assert code == 0
+    assert errors == ""
+
+
+def test_nothing_of_a_request_is_written_anywhere(folder: Path) -> None:
+    with Server(folder, threads=1) as server:
+        for data in (
+            embed("a private matter"),
+            post(b'{"private": "matter"}'),
+            post(b"private", path="/private?private"),
+        ):
+            asyncio.run(once(server.port, data))
+        assert server.stop() == (0, "")
+
+
+def test_an_address_that_is_taken_is_a_mistake(folder: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ElmoError, match=f"port {port}"):
+            serve(str(folder), port=port)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_tokens": 0}, "batch_tokens is 0"),
+        ({"precision": "fp8"}, "precision is 'fp8'"),
+        ({"api_key_file": Path("nowhere")}, "cannot read --api-key-file"),
+        ({"port": 99999}, "port 99999"),
+        ({"host": "no.such.host.invalid"}, "no.such.host.invalid"),
+    ],
+)
+def test_mistakes_are_explained(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ElmoError, match=message):
+        serve(str(folder), **({"port": 0} | options))
+
+
+def test_without_its_extra_the_command_says_how_to_install_it() -> None:
+    code = "import sys; sys.modules['fastapi'] = None; sys.argv = ['elmo', 'serve']; from elmo.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert "pip install 'elmo[serve]'" in result.stderr
