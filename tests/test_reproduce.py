@@ -74,7 +74,7 @@ class TestQuick:
             assert tables.rows(Lab(here)) == expected
 
     def test_what_fails_in_a_process_is_said(self, tmp_path: Path) -> None:
-        with pytest.raises(ElmoError, match="encoder.elmo is 'everywhere'"):
+        with pytest.raises(ElmoError, match=r"encoder\.elmo is 'everywhere'"):
             run_all(study(tmp_path), [Run("ner", {"encoder": {"elmo": "everywhere"}})] * 2, 2)
 
     def test_the_command_says_how_a_table_was_made(self, tmp_path: Path) -> None:
