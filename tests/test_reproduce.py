@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from conftest import SHARED, run_elmo
 from elmo.errors import ElmoError
 from elmo.reproduce import claims, figures, tables
-from elmo.reproduce.lab import SIX, Lab, Run, Settings, Study
+from elmo.reproduce.lab import SIX, Lab, NotDoneError, Run, Settings, Study
 from elmo.reproduce.tables import Row, markdown, spread, with_elmo, without
 from elmo.reproduce.workers import run_all, runs_of
 from elmo.tasks.all import task_named
@@ -73,6 +74,20 @@ class TestQuick:
             patch.setattr("elmo.reproduce.lab.train_task", lambda *_, **__: pytest.fail("it was not done"))
             assert tables.rows(Lab(here)) == expected
 
+    def test_runs_that_were_not_done_are_left_out_where_none_is_to_be(self, lab: Lab, tmp_path: Path) -> None:
+        lab.run("ner", without())
+        lab.run("ner", with_elmo("ner"))
+        lab.run("srl", without())
+        done = Lab(replace(lab.study, tasks=("ner", "srl"), seeds=3, train=False))
+        (row,) = [row for row in tables.rows(done) if row.task == "ner"]
+        assert len(row.baseline) == len(row.elmo) == 1
+        assert row.epochs == "2 and 2 of 2"
+        fresh = Lab(study(tmp_path, train=False, tasks=("srl", "ner")))
+        with pytest.raises(NotDoneError, match="no task was trained"):
+            tables.rows(fresh)
+        assert "| baseline | – |" in tables.table2(fresh)
+        assert "| ner | baseline | – | – | – | – | – |" in figures.figure1(fresh, tmp_path)
+
     def test_what_fails_in_a_process_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match=r"encoder\.elmo is 'everywhere'"):
             run_all(study(tmp_path), [Run("ner", {"encoder": {"elmo": "everywhere"}})] * 2, 2)
@@ -115,9 +130,10 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
 
 
 def test_an_error_that_is_halved_is_cut_by_half() -> None:
-    row = Row("ner", "f1", baseline=[0.8, 0.8], elmo=[0.9, 0.9])
+    row = Row("ner", "f1", baseline=[0.8, 0.8], elmo=[0.9, 0.9], epochs="2 and 2 of 2")
     assert row.error_cut == pytest.approx(0.5)
-    assert spread([0.8, 0.9]) == "85.00 ± 7.07"
+    assert spread([0.8, 0.9]) == "85.00 ± 7.07 (2)"
+    assert spread([]) == "–"
     assert spread([0.8]) == "80.00"
     assert markdown(["a"], [["b"]]) == "| a |\n| --- |\n| b |\n"
     assert with_elmo("srl", layers="top") == {"encoder": {"elmo": "input", "layers": "top"}}
@@ -134,7 +150,7 @@ class Asked(Lab):
         if (run := Run(name, settings, seed)) not in self.runs:
             self.runs.append(run)
         scores = {task_named(name).score: 0.5}
-        return Result({}, 1, 1.0, scores, scores, [0.5], {"input": [0.2, 0.3, 0.5]})
+        return Result({"task": name, "train": {"epochs": 2}}, 1, 1.0, scores, scores, [0.5], {"input": [0.2, 0.3, 0.5]})
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "figure1", "figure2"])

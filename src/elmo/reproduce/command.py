@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,6 +33,9 @@ def reproduce(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Of each row of Table 1.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="At toy size: shows that it works, nothing else.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train/--no-train", help="Do runs that were not done, or leave them out.")
+    ] = True,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that do runs side by side.")] = 1,
     device: DeviceOption = None,
 ) -> None:
@@ -58,15 +60,17 @@ def reproduce(
         tasks=chosen,
         seeds=seeds,
         quick=quick,
+        train=train,
         device=place,
         tokens=tokens,
     )
-    if jobs > 1:
+    if jobs > 1 and train:
         run_all(study, runs_of(names or NAMES, study), jobs)
     lab = Lab(study)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     for name in names or NAMES:
+        lab.hardware.clear()
         text = _made(name, lab, folder)
         (folder / f"{name}.md").write_text(f"{text}\n{_footer(name, lab)}\n", encoding="utf-8")
         print(f"{text}\n{folder / name}.md")
@@ -84,13 +88,15 @@ def _made(name: str, lab: Lab, folder: Path) -> str:
 
 def _footer(name: str, lab: Lab) -> str:
     """How it was made."""
+    from elmo.tasks.run import hardware
+
     study = lab.study
     options = [name, *(["--quick"] if study.quick else []), *([f"--model {study.model}"] if study.model else [])]
     facts = [
         f"`elmo reproduce {' '.join(options)}`",
         f"commit {_commit()}",
         f"{date.today():%Y-%m-%d}",
-        _hardware(study.device),
+        f"runs on {' and '.join(sorted(lab.hardware))}" if lab.hardware else hardware(study.device),
         f"seeds 0 to {study.seeds - 1} in Table 1, 0 elsewhere",
         f"tasks: {', '.join(study.tasks)}",
     ]
@@ -104,10 +110,3 @@ def _commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return found.stdout.strip()
-
-
-def _hardware(device: Any) -> str:
-    import torch
-
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return f"{where}, PyTorch {torch.__version__}, Python {sys.version_info.major}.{sys.version_info.minor}"

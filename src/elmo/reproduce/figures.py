@@ -7,7 +7,7 @@ from pathlib import Path
 from elmo.plot.canvas import new_figure, save_figure
 from elmo.plot.figures import Mix, layers_figure
 from elmo.reproduce.lab import Lab, Settings
-from elmo.reproduce.tables import layer_weights, markdown, with_elmo, without
+from elmo.reproduce.tables import layer_weights, markdown, on, spread, with_elmo, without
 from elmo.tasks.all import task_named
 
 SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -16,13 +16,13 @@ TASKS = ("srl", "ner")
 """Of Figure 1; the paper has SNLI and SRL."""
 
 
-def efficiency(lab: Lab) -> dict[str, dict[str, list[float]]]:
-    """Figure 1 as numbers: by task and model, the test score with each share of the training set."""
-    found: dict[str, dict[str, list[float]]] = {}
+def efficiency(lab: Lab) -> dict[str, dict[str, list[list[float]]]]:
+    """Figure 1 as numbers: by task and model, the test score with each share of the training set, if that was done."""
+    found: dict[str, dict[str, list[list[float]]]] = {}
     for name in [name for name in TASKS if name in lab.study.tasks]:
         variants = {"baseline": without(), "with ELMo": with_elmo(name)}
         found[name] = {
-            label: [lab.run(name, with_share(settings, share)).test[task_named(name).score] for share in SHARES]
+            label: [on("test", lab.results(name, with_share(settings, share))) for share in SHARES]
             for label, settings in variants.items()
         }
     return found
@@ -39,17 +39,16 @@ def figure1(lab: Lab, folder: Path) -> str:
     figure = new_figure(5 * len(found), 3.6)
     for axis, (name, lines) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
         for label, scores in lines.items():
-            axis.plot([100 * share for share in SHARES], [100 * score for score in scores], marker="o", label=label)
+            points = [
+                (100 * share, 100 * score) for share, found in zip(SHARES, scores, strict=True) for score in found
+            ]
+            axis.plot([share for share, _ in points], [score for _, score in points], marker="o", label=label)
         axis.set(xscale="log", xlabel="% of the training set", ylabel=task_named(name).score, title=name)
         axis.set_xticks([100 * share for share in SHARES], [f"{100 * share:g}" for share in SHARES])
         axis.legend()
     save_figure(figure, folder / "figure1.svg")
     header = ["task", "", *(f"{100 * share:g} %" for share in SHARES)]
-    body = [
-        [name, label, *(f"{100 * score:.2f}" for score in scores)]
-        for name, lines in found.items()
-        for label, scores in lines.items()
-    ]
+    body = [[name, label, *map(spread, scores)] for name, lines in found.items() for label, scores in lines.items()]
     text = markdown(header, body) + "\nTest sets, one seed.\n\n![scores by share of the training set](figure1.svg)\n"
     return "# Figure 1: how much training data it takes\n\n" + text
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +73,8 @@ class Study:
     """A few examples, small models and two epochs: shows that all of it works, and nothing else."""
     device: torch.device
     """Where to compute."""
+    train: bool = True
+    """Whether to do runs that were not done; if not, tables leave them out."""
     tokens: str | None = None
     """A file that has the tokens of raw text (`scripts/pretokenise.py`), for a machine without spaCy."""
 
@@ -98,6 +101,10 @@ class Run:
     seed: int = 0
 
 
+class NotDoneError(ElmoError):
+    """A run was not done, and is not to be."""
+
+
 class Lab:
     """Does runs, or finds that they were done."""
 
@@ -106,6 +113,8 @@ class Lab:
         self.study = study
         self._data: dict[str, Data[Any]] = {}
         self._frozen: dict[str, FrozenLayers] = {}
+        self.hardware: set[str] = set()
+        """What the runs were done on that were asked for."""
 
     @cached_property
     def model(self) -> Model:
@@ -135,7 +144,11 @@ class Lab:
         return self._data[name]
 
     def run(self, name: str, settings: Settings, seed: int = 0) -> Result:
-        """The result of a run; it is done if it was not."""
+        """The result of a run; it is done if it was not.
+
+        Raises:
+            NotDoneError: it was not done, and the study trains nothing.
+        """
         task = task_named(name)
         layers: list[Settings] = [_QUICK[name]] if self.study.quick else []
         values: dict[str, Any] = {"seed": seed}
@@ -144,13 +157,26 @@ class Lab:
                 values[section] = {**values.get(section, {}), **more}
         config = TaskConfig.of(task, values)
         folder = self.study.runs / f"{name}-{self._digest(config)}"
-        done = read_result(folder)
-        if done is not None:
-            return done
-        print(f"{folder.name}: {_described(settings, seed)}", file=sys.stderr, flush=True)
+        result = read_result(folder)
+        if result is None and not self.study.train:
+            raise NotDoneError(f"{name} with {_described(settings, seed)} was not done")
+        result = result or self._trained(name, config, folder, _described(settings, seed))
+        self.hardware.add(result.hardware)
+        return result
+
+    def results(self, name: str, settings: Settings, seeds: Iterable[int] = (0,)) -> list[Result]:
+        """Those of some seeds, without runs that were not done."""
+        found = []
+        for seed in seeds:
+            with suppress(NotDoneError):
+                found.append(self.run(name, settings, seed))
+        return found
+
+    def _trained(self, name: str, config: TaskConfig, folder: Path, described: str) -> Result:
+        print(f"{folder.name}: {described}", file=sys.stderr, flush=True)
         frozen = self._layers(name, config) if config.encoder.places else None
         return train_task(
-            task,
+            task_named(name),
             config,
             self.data(name),
             folder,

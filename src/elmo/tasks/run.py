@@ -7,6 +7,7 @@ ended, so that a finished one is not run again.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,6 +64,8 @@ class Result:
     """The deciding score on the development set after each epoch."""
     layer_weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """What the mixes have learned, by where ELMo goes in."""
+    hardware: str = ""
+    """What it was done on, and by which PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,7 @@ def train_task(
         scores.get("test", {}),
         _curve(folder / METRICS, task.score),
         model.encoder.layer_weights(),
+        hardware(training.ranks.device),
     )
     with new_file(folder / RESULT) as beside:
         beside.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
@@ -180,6 +184,12 @@ def train_task(
 def read_result(folder: Path) -> Result | None:
     """How the run in a folder ended; None if there is none, or if it has not ended."""
     return Result(**read_json(folder / RESULT)) if (folder / RESULT).exists() else None
+
+
+def hardware(device: torch.device) -> str:
+    """What computes, and by which PyTorch."""
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return f"{where}, PyTorch {torch.__version__}, Python {sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _curve(metrics: Path, score: str) -> list[float]:
