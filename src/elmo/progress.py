@@ -13,9 +13,13 @@ _SECONDS_BETWEEN_LINES = 10.0
 class ProgressBar:
     """Shows how far a long job has come and how many tokens a second it does; use it as a context."""
 
-    def __init__(self, what: str, *, total: int | None, quiet: bool = False) -> None:
-        """Show that `what` is done; `total` is in whatever unit `update` counts, None where it is not known."""
+    def __init__(self, what: str, *, total: int | None, quiet: bool = False, units: str = "tokens") -> None:
+        """Show that `what` is done, in a speed of `units`.
+
+        `total` is in whatever `update` counts first, None where it is not known.
+        """
         self._what = what
+        self._units = units
         self._total = total
         self._quiet = quiet
         self._start = time.monotonic()
@@ -58,16 +62,18 @@ class ProgressBar:
             self._first_tokens, self._first_done = tokens, done
         self.tokens = tokens - self._first_tokens
         if self._rich is not None:
-            self._rich.update(self._task, completed=done, note=f"{note}, {self._rate:,.0f} tokens/s")
+            self._rich.update(self._task, completed=done, note=f"{note}, {self._rate:,.0f} {self._units}/s")
         elif not self._quiet and time.monotonic() >= self._next_line:
             share = f" {100 * done / self._total:.0f} %," if self._total else ""
             left = self._time_left(done)
-            print(f"{self._what}:{share} {note}, {self._rate:,.0f} tokens/s{left}", file=sys.stderr, flush=True)
+            speed = f"{self._rate:,.0f} {self._units}/s"
+            print(f"{self._what}:{share} {note}, {speed}{left}", file=sys.stderr, flush=True)
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
 
     def summary(self) -> str:
         """What was done since the start, and how fast."""
-        return f"{self.tokens:,} tokens in {time.monotonic() - self._start:.1f} s ({self._rate:,.0f} tokens/s)"
+        seconds = time.monotonic() - self._start
+        return f"{self.tokens:,} {self._units} in {seconds:.1f} s ({self._rate:,.0f} {self._units}/s)"
 
     def _time_left(self, done: int) -> str:
         if self._total is None or done <= self._first_done:

@@ -176,14 +176,14 @@ def _bars(quiet: bool) -> Iterator[tuple[Callable[[int, int], None], TaskReport]
     with ExitStack() as stack:
         bars: dict[str, ProgressBar] = {}
 
-        def bar(what: str, total: int | None) -> ProgressBar:
+        def bar(what: str, total: int | None, units: str) -> ProgressBar:
             if what not in bars:
                 stack.close()
-                bars[what] = stack.enter_context(ProgressBar(what, total=total, quiet=quiet))
+                bars[what] = stack.enter_context(ProgressBar(what, total=total, quiet=quiet, units=units))
             return bars[what]
 
         def embedding(sentences: int, tokens: int) -> None:
-            bar("embedding", None).update(sentences, tokens, f"{sentences:,} sentences")
+            bar("embedding", None, "tokens").update(sentences, tokens, f"{sentences:,} sentences")
 
         def training(done: Any) -> None:
             note = f"step {done.event.step:,} of {done.steps:,}"
@@ -191,7 +191,7 @@ def _bars(quiet: bool) -> Iterator[tuple[Callable[[int, int], None], TaskReport]
                 note += f", loss {done.mean.task_loss:.3f}"
             if done.validated is not None:
                 note += f", dev {done.validated.deciding} {100 * done.validated.scores[done.validated.deciding]:.2f}"
-            bar("training", done.steps).update(done.event.step, done.units, note)
+            bar("training", done.steps, "examples").update(done.event.step, done.units, note)
 
         yield embedding, training
 
