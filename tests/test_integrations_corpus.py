@@ -122,6 +122,12 @@ def test_what_is_no_record_is_named(tmp_path: Path, line: str, reading: Reading,
         all_records([str(tmp_path / "t.jsonl")], reading)
 
 
+def test_keys_of_plain_text_are_refused_and_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a\n")
+    with pytest.raises(ElmoError, match="lines have no key: leave --id out"):
+        all_records([str(tmp_path / "t.txt")], Reading(id="key"))
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path, corpus: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     (tmp_path / "bad.txt.gz").write_bytes(b"no gzip")
@@ -211,6 +217,9 @@ class TestFolder:
             check(Folder(str(tmp_path / "out")), resume=False, overwrite=True)
         with pytest.raises(ElmoError, match="cannot write"), Folder(str(tmp_path / "out" / "in")).locked():
             pass
+        url = f"file://{tmp_path}/out/in"
+        with pytest.raises(ElmoError, match=f"cannot use the folder {url}: "), Folder(url).new("a") as path:
+            path.write_text("a")
 
     def test_a_second_run_waits(self, tmp_path: Path) -> None:
         folder = Folder(str(tmp_path / "out"))
@@ -247,6 +256,8 @@ def test_a_pool_of_nobody_and_parts_of_nothing_are_refused() -> None:
         (["t.txt", "--workers", "2"], b"--workers goes with --engine ray alone"),
         (["t.txt", "u.txt"], b"more than one IN goes with --engine ray alone"),
         (["t.txt", "--engine", "ray"], b"give one with -o"),
+        (["t.txt", "--engine", "ray", "-o", "out", "--part-mb", "nan"], b"--part-mb is nan: give a number above 0"),
+        (["t.txt", "--engine", "ray", "-o", "out", "--part-mb", "0"], b"--part-mb is 0.0: give a number above 0"),
         (["t.txt", "--engine", "ray", "-o", "out", "--device", "cuda"], b"--device does not go with --engine ray"),
     ],
 )
