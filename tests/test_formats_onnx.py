@@ -38,9 +38,11 @@ WORDS = ["a", "the", "", "日本", "x" * 47, "y" * 48, "z" * 60, "Straße", "'s"
 class Session:
     """A file, run by onnxruntime."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **settings: str) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
+        for name, value in settings.items():
+            options.add_session_config_entry(f"session.{name}", value)
         self._session = onnxruntime.InferenceSession(path, options)
 
     def __call__(self, ids: Tensor, state: State) -> BiLMOutput:
@@ -174,6 +176,17 @@ def test_int8_is_close_and_a_quarter_of_the_size(
     assert (cosines(found, expected).mean(dim=1) > torch.tensor([0.9995, 0.99, 0.99])).all()
     # A scale a row: what a sentence gives does not depend on the others.
     torch.testing.assert_close(session(ids[:1], start).layers, found.layers[:, :1], atol=1e-5, rtol=0)
+    unsigned = Session(tmp_path / "int8.onnx", x64quantprecision="1")
+    torch.testing.assert_close(unsigned(ids, start).layers, found.layers, atol=1e-5, rtol=0)
+
+
+def test_a_loop_has_its_weights_where_onnxruntime_makes_them_unsigned(tmp_path: Path) -> None:
+    export(Bundle.of(random_bilm(small_options(), seed=0)), tmp_path / "m.onnx", int8=True)
+    loops = [node.attribute for node in onnx.load(tmp_path / "m.onnx").graph.node if node.op_type == "Scan"]
+    bodies = [attribute.g for attributes in loops for attribute in attributes if attribute.name == "body"]
+    products = [(body, node) for body in bodies for node in body.node if node.op_type == "MatMulInteger"]
+    assert len(products) == 2 * len(bodies) == 8
+    assert all(node.input[1] in {weight.name for weight in body.initializer} for body, node in products)
 
 
 def test_the_graph_is_valid_says_what_it_is_and_does_not_grow_with_the_text(default: tuple[elmo.Model, Path]) -> None:

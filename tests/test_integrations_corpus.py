@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,11 +56,29 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
+class StoredFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
+    """A file of a store, as those of S3 or HTTP are: it has less than a file of a disk."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return Path(self.path).read_bytes()[start:end]
+
+
+class Store(AbstractFileSystem):  # type: ignore[misc]  # the same
+    protocol = "store"
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        return {"name": path, "size": Path(path).stat().st_size, "type": "file"}
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> StoredFile:
+        return StoredFile(self, path, mode, block_size=64)
+
+
 @pytest.mark.parametrize(("name", "parts"), [("a.jsonl", 8), ("a.jsonl.gz", 1), ("a.parquet", 4)])
-@pytest.mark.parametrize("remote", [False, True])
-def test_records_of_each_layout_have_their_keys(corpus: Path, name: str, parts: int, remote: bool) -> None:
+@pytest.mark.parametrize("scheme", ["", "file://", "store://"])
+def test_records_of_each_layout_have_their_keys(corpus: Path, name: str, parts: int, scheme: str) -> None:
+    fsspec.register_implementation("store", Store, clobber=True)
     reading = Reading(id="key", part_bytes=40)
-    text = f"file://{corpus / name}" if remote else str(corpus / name)
+    text = f"{scheme}{corpus / name}"
     counted = numbered([count(part, reading) for part in find_parts([text], reading.part_bytes)])
     assert len(counted) == parts
     assert [part.first for part in counted] == [sum(p.records for p in counted[:n]) for n in range(parts)]
@@ -100,6 +120,12 @@ def test_what_is_no_record_is_named(tmp_path: Path, line: str, reading: Reading,
     (tmp_path / "t.jsonl").write_text(line + "\n")
     with pytest.raises(ElmoError, match=message):
         all_records([str(tmp_path / "t.jsonl")], reading)
+
+
+def test_keys_of_plain_text_are_refused_and_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a\n")
+    with pytest.raises(ElmoError, match="lines have no key: leave --id out"):
+        all_records([str(tmp_path / "t.txt")], Reading(id="key"))
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path, corpus: Path) -> None:
@@ -191,6 +217,9 @@ class TestFolder:
             check(Folder(str(tmp_path / "out")), resume=False, overwrite=True)
         with pytest.raises(ElmoError, match="cannot write"), Folder(str(tmp_path / "out" / "in")).locked():
             pass
+        url = f"file://{tmp_path}/out/in"
+        with pytest.raises(ElmoError, match=f"cannot use the folder {url}: "), Folder(url).new("a") as path:
+            path.write_text("a")
 
     def test_a_second_run_waits(self, tmp_path: Path) -> None:
         folder = Folder(str(tmp_path / "out"))
@@ -227,6 +256,8 @@ def test_a_pool_of_nobody_and_parts_of_nothing_are_refused() -> None:
         (["t.txt", "--workers", "2"], b"--workers goes with --engine ray alone"),
         (["t.txt", "u.txt"], b"more than one IN goes with --engine ray alone"),
         (["t.txt", "--engine", "ray"], b"give one with -o"),
+        (["t.txt", "--engine", "ray", "-o", "out", "--part-mb", "nan"], b"--part-mb is nan: give a number above 0"),
+        (["t.txt", "--engine", "ray", "-o", "out", "--part-mb", "0"], b"--part-mb is 0.0: give a number above 0"),
         (["t.txt", "--engine", "ray", "-o", "out", "--device", "cuda"], b"--device does not go with --engine ray"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -265,8 +266,10 @@ class TestSentenceTransformers:
 
     def test_raw_text_is_tokenised_and_cut(self, modules: Any, model: elmo.Model) -> None:
         pytest.importorskip("spacy", reason="raw text needs spaCy")
-        found = self.transformer(modules, model, language="en", max_seq_length=3).encode(["I can't. No."])
-        np.testing.assert_allclose(found, model.embed(["I ca n't"], pool="mean"), atol=TOLERANCE)
+        encoder = self.transformer(modules, model, language="en", max_seq_length=3)
+        for one in (encoder, pickle.loads(pickle.dumps(encoder))):  # as several processes get it
+            found = one.encode(["I can't. No."])
+            np.testing.assert_allclose(found, model.embed(["I ca n't"], pool="mean"), atol=TOLERANCE)
 
     def test_a_saved_one_is_loaded_again(self, modules: Any, model: elmo.Model, tmp_path: Path) -> None:
         first = self.transformer(modules, model, max_seq_length=3)

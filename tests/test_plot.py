@@ -166,10 +166,24 @@ class TestFiles:
     def test_a_picture_that_could_not_be_written_is_refused_first(self, tmp_path: Path) -> None:
         (tmp_path / "there.svg").touch()
         (tmp_path / "folder.svg").mkdir()
-        for name, said in (("a.jpg", "ends in none of"), ("there.svg", "--overwrite"), ("folder.svg", "is a folder")):
+        for name, said in (
+            ("a.jpg", "ends in none of"),
+            ("there.svg", "--overwrite"),
+            ("folder.svg", "is a folder"),
+            ("nowhere/a.svg", "there is no folder"),
+        ):
             with pytest.raises(ElmoError, match=said):
                 check_picture(tmp_path / name, overwrite=False)
         check_picture(tmp_path / "there.svg", overwrite=True)
+
+    def test_dollars_in_a_text_are_dollars(self, tmp_path: Path) -> None:
+        tokens, example = ["$x^$", "US$5$"], r"from $ 5 to $ \foo"
+        save_figure(cosines_figure(tokens, ["a"], np.ones((2, 1))), tmp_path / "tokens.svg")
+        vectors = np.ones((1, 1, 4), np.float32)
+        save_figure(map_figure("$$", Occurrences(vectors, {example: vectors[0]})), tmp_path / "map.svg")
+        assert all(f">{token}</text>" in text_of(tmp_path / "tokens.svg") for token in tokens)
+        assert f">{example}</text>" in text_of(tmp_path / "map.svg")
+        assert ">$$, 1 times</text>" in text_of(tmp_path / "map.svg")
 
     def test_without_matplotlib_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -92,6 +92,11 @@ class TestQuick:
         with pytest.raises(ElmoError, match=r"encoder\.elmo is 'everywhere'"):
             run_all(study(tmp_path), [Run("ner", {"encoder": {"elmo": "everywhere"}})] * 2, 2)
 
+    def test_more_runs_than_a_pipe_holds_are_done_and_their_errors_too(self, tmp_path: Path) -> None:
+        nowhere = Run("ner", {"encoder": {"elmo": "everywhere" * 1000}})
+        with pytest.raises(ElmoError, match=r"encoder\.elmo is 'everywhere"):
+            run_all(study(tmp_path), [replace(nowhere, seed=seed) for seed in range(2000)], 1)
+
     def test_the_command_says_how_a_table_was_made(self, tmp_path: Path) -> None:
         out, runs = tmp_path / "out", tmp_path / "runs"
         options = [

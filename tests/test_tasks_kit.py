@@ -104,6 +104,15 @@ class TestEncoder:
         with pytest.raises(pytest.fail.Exception):
             FrozenLayers(bilm.embedder(layers="all"), tokens[:1], folder=tmp_path)
 
+    def test_what_a_process_left_that_was_killed_goes(self, bilm: elmo.Model, tmp_path: Path) -> None:
+        FrozenLayers(bilm.embedder(layers="all"), [("in", "N1")], folder=tmp_path)
+        (whole,) = tmp_path.glob("*.f16")
+        torn, others = tmp_path / f".{whole.name}.new-1", tmp_path / ".layers-0.f16.new-1"
+        whole.rename(torn)
+        others.touch()  # of other sentences, which another process may be at
+        FrozenLayers(bilm.embedder(layers="all"), [("in", "N1")], folder=tmp_path)
+        assert [path.exists() for path in (whole, torn, others)] == [True, False, True]
+
     @pytest.mark.parametrize("layers", ["all", "top", "1"])
     def test_a_biLM_that_is_trained_begins_as_the_frozen_one(self, bilm: elmo.Model, layers: str) -> None:  # noqa: N802 - its name
         tokens = [("in", "N1"), ("saw", "N2", "Jr"), ("x",)]

@@ -100,7 +100,7 @@ def embed(
     ] = None,
     id_field: Annotated[str | None, typer.Option("--id", help="With ray: the field or column with a key.")] = None,
     part_mb: Annotated[
-        float | None, typer.Option(help="With ray: MB of text for each file that is written; 1 if not given.")
+        float | None, typer.Option(help="With ray: MiB of text for each file that is written; 1 if not given.")
     ] = None,
     errors: ErrorsOption = "strict",
     sentence_to_index: Annotated[

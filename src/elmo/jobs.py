@@ -319,7 +319,7 @@ def _about(done: Progress) -> About:
     return {"sentences": done.sentences, "tokens": done.tokens, "input": done.digest}
 
 
-def compare_settings(now: About, then: About, where: Path) -> None:
+def compare_settings(now: About, then: About, where: Path | str) -> None:
     """Refuse to go on with what was made with other settings, by the name of the first that differs."""
     for name in sorted(now.keys() | then.keys()):
         if now.get(name) != then.get(name):

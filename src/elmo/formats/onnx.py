@@ -245,7 +245,6 @@ class _Network:
                 body.described(active, np.bool_, ["B", 1]),
             ],
             [body.described(part, np.float32, shape) for part, shape in outputs],
-            body=True,
         )
 
     def _reverse(self, x_TBP: str, lengths_B: str) -> str:

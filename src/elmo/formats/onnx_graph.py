@@ -39,14 +39,17 @@ def import_onnx() -> Any:
 
 
 class Graph:
-    """Nodes and weights. The body of a loop is one within another: it has its own nodes and the same weights."""
+    """Nodes and weights. The body of a loop is one within another, with nodes and weights of its own.
+
+    Of its own, for what onnxruntime does to a weight (`session.x64quantprecision`) stops at the graph that it is in.
+    """
 
     def __init__(self, *, int8: bool = False, around: Graph | None = None) -> None:
         """Begin a graph, or a body in the graph `around` it."""
         self.onnx = import_onnx()
         self.int8: bool = int8 if around is None else around.int8
         self._nodes: list[Any] = []
-        self._weights: list[Any] = [] if around is None else around._weights
+        self._weights: list[Any] = []
         self._numbers: itertools.count[int] = itertools.count() if around is None else around._numbers
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
@@ -129,10 +132,9 @@ class Graph:
         """An input or output as a graph declares it."""
         return self.onnx.helper.make_tensor_value_info(name, self._type(dtype), list(shape), doc_string=about)
 
-    def finish(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any], *, body: bool = False) -> Any:
-        """The graph, as ONNX writes it; a body leaves its weights to the graph around it."""
-        weights = [] if body else self._weights
-        return self.onnx.helper.make_graph(self._nodes, name, list(inputs), list(outputs), weights)
+    def finish(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """The graph, as ONNX writes it."""
+        return self.onnx.helper.make_graph(self._nodes, name, list(inputs), list(outputs), self._weights)
 
     def _type(self, dtype: type[np.generic]) -> int:
         number: int = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

@@ -137,6 +137,10 @@ class RecordsDigest:
 def read(part: Part, reading: Reading) -> Iterator[Record]:
     """The records of a part, one in memory at a time (of Parquet, some rows)."""
     layout, compression = layout_of(part.source)
+    if layout == "text" and reading.id is not None:
+        raise TextError(
+            f"{part.source} is plain text, whose lines have no key: leave --id out, or give .jsonl or .parquet"
+        )
     with ExitStack() as stack:
         try:
             stored = open_source(Source(part.source), stack)

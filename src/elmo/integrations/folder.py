@@ -115,7 +115,7 @@ class Folder:
         try:
             yield
         except Exception as error:  # each kind of store has its own
-            raise cannot_write(Path(self.name), error) from error
+            raise ElmoError(f"cannot use the folder {self.name}: {error}") from error
 
 
 def check(folder: Folder, *, resume: bool, overwrite: bool) -> set[str]:
@@ -141,7 +141,7 @@ def begin(folder: Folder, manifest: About, *, resume: bool, overwrite: bool) -> 
         there = set()
     if MANIFEST in there:
         then = parse_json(folder.read(MANIFEST), f"{folder.name}/{MANIFEST}")
-        compare_settings(manifest["settings"], then.get("settings", {}), Path(folder.name))
+        compare_settings(manifest["settings"], then.get("settings", {}), folder.name)
     else:
         write_manifest(folder, manifest)
     folder.remove(name for name in there if name.startswith("."))  # half-written when their writer was killed

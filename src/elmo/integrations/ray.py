@@ -2,7 +2,7 @@
 
 Ray Data hands out parts of the corpus, starts a worker again that died, and gives its part to another. The vectors do
 not pass through it: each worker reads its part where the corpus lies and writes one file (see `folder.py`). What comes
-back is a line a part. A part made twice, by a worker that was thought dead, takes the same place with the same bytes.
+back is a line a part. A part made twice, by a worker that was thought dead, takes the same place.
 
 A cluster is found as Ray finds it (`RAY_ADDRESS`); without one, Ray starts on this machine.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -31,7 +32,9 @@ def embed_with_ray(
         raise ElmoError("--engine ray writes a folder: give one with -o")
     given = {name: value for name, value in reading.items() if value is not None}
     if part_mb is not None:
-        given["part_bytes"] = int(part_mb * 1_000_000)
+        if not 0 < part_mb < math.inf:
+            raise ElmoError(f"--part-mb is {part_mb}: give a number above 0")
+        given["part_bytes"] = math.ceil(part_mb * 2**20)
     bar: ProgressBar | None = None
 
     def report(done: Done, whole: Done) -> None:

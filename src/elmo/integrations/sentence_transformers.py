@@ -6,13 +6,14 @@ SentenceTransformer(modules=[elmo_module, Pooling(elmo_module.get_embedding_dime
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from torch import Tensor
 
 from elmo.errors import MissingExtraError
 from elmo.formats.bundle import Bundle
+from elmo.text import Tokenizer
 
 try:
     from sentence_transformers.base.modules.input_module import InputModule
@@ -44,7 +45,7 @@ class ElmoEmbeddings(InputModule):
         self.language = language
         self.max_seq_length = max_seq_length
         self._extractor = ElmoFeatureExtractor.of(self.elmo.config)
-        self._tokenize = _tokenizer(language)
+        self._tokenizer = None if language is None else Tokenizer(language)
 
     def get_embedding_dimension(self) -> int:
         """Width of a token's vector."""
@@ -53,7 +54,7 @@ class ElmoEmbeddings(InputModule):
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """Texts to `input_ids`, `(B, T, C)`, and `attention_mask`, `(B, T)`."""
         texts = self._prepend_prompt(list(inputs), prompt) if prompt else inputs
-        tokens = [self._tokenize(text)[: self.max_seq_length] for text in texts]
+        tokens = [self._split(text)[: self.max_seq_length] for text in texts]
         return dict(self._extractor(tokens, return_tensors="pt"))
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
@@ -90,11 +91,7 @@ class ElmoEmbeddings(InputModule):
         folder = cls.load_dir_path(model_name_or_path, **place)
         return cls(ElmoModel.from_pretrained(folder), **settings)
 
-
-def _tokenizer(language: str | None) -> Callable[[str], list[str]]:
-    if language is None:
-        return str.split
-    from elmo.text import Tokenizer
-
-    tokenizer = Tokenizer(language)
-    return lambda text: [token for sentence in tokenizer(text) for token in sentence.tokens]
+    def _split(self, text: str) -> list[str]:
+        if self._tokenizer is None:
+            return text.split()
+        return [token for sentence in self._tokenizer(text) for token in sentence.tokens]

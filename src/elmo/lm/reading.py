@@ -266,10 +266,10 @@ def open_source(source: Source, stack: ExitStack) -> BinaryIO:
         return stack.enter_context(open(source.name, "rb"))
     files, path = file_system(source.name)
     try:
-        opened: BinaryIO = stack.enter_context(files.open(path, "rb"))
+        opened = files.open(path, "rb")
     except Exception as error:  # each kind of store has its own
         raise ElmoError(f"cannot read {source.name}: {error}") from error
-    return opened
+    return stack.enter_context(io.BufferedReader(opened))  # `readline` of a store's own file takes no length
 
 
 def unpack(stored: BinaryIO, compression: str, stack: ExitStack) -> BinaryIO:

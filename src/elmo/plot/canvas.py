@@ -30,12 +30,17 @@ def check_picture(path: Path, *, overwrite: bool) -> None:
         raise ElmoError(
             f"{path} is a folder: give a file" if path.is_dir() else f"{path} exists: --overwrite replaces it"
         )
+    if not path.parent.is_dir():
+        raise ElmoError(f"there is no folder {path.parent} to put {path.name} into")
     new_figure(1, 1)
 
 
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure as PNG or SVG, by the file's ending; it appears whole or not at all."""
     import matplotlib
+    from matplotlib.text import Text
 
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a word of a text may have dollars in it
     with matplotlib.rc_context(_SETTINGS), new_file(path) as beside:
         figure.savefig(beside, format=path.suffix[1:], dpi=150, metadata=_METADATA[path.suffix])

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
+from multiprocessing.sharedctypes import Synchronized
 
 from elmo.errors import ElmoError
 from elmo.reproduce.figures import SHARES, TASKS, with_share
@@ -41,11 +42,10 @@ def run_all(study: Study, runs: Sequence[Run], jobs: int) -> None:
         KeyboardInterrupt: this process was told to stop (SIGINT, SIGTERM); all runs are saved as they stood.
     """
     context = get_context("spawn")  # CUDA does not survive a fork
-    todo: SimpleQueue[Run | None] = context.SimpleQueue()
+    following = context.Value("q", 0)  # the number of the next run; a queue holds no more runs than a pipe has bytes
     failed: SimpleQueue[str] = context.SimpleQueue()
-    for run in [*runs, *[None] * jobs]:
-        todo.put(run)
-    workers = [context.Process(target=_work, args=(study, todo, failed), daemon=True) for _ in range(jobs)]
+    arguments = (study, list(runs), following, failed)
+    workers = [context.Process(target=_work, args=arguments, daemon=True) for _ in range(jobs)]
     with _stopping(workers):
         for worker in workers:
             worker.start()
@@ -58,18 +58,26 @@ def run_all(study: Study, runs: Sequence[Run], jobs: int) -> None:
             raise ElmoError(f"a process that did runs ended with {worker.exitcode}: start again to go on")
 
 
-def _work(study: Study, todo: SimpleQueue[Run | None], failed: SimpleQueue[str]) -> None:
+def _work(study: Study, runs: list[Run], following: Synchronized[int], failed: SimpleQueue[str]) -> None:
     """Do runs until there is none left, or the process that asked for them is gone."""
     os.setpgrp()  # Ctrl-C is the parent's, which then says SIGTERM: two signals would cut a run before it is saved
     parent, lab = os.getppid(), Lab(study)
     try:
-        while os.getppid() == parent and (run := todo.get()) is not None:
+        while os.getppid() == parent and (run := _take(runs, following)) is not None:
             try:
                 lab.run(run.task, run.settings, run.seed)
             except ElmoError as error:
-                failed.put(str(error))
+                if failed.empty():  # it is read at the end, so all messages would not fit
+                    failed.put(str(error))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGTERM)
+
+
+def _take(runs: list[Run], following: Synchronized[int]) -> Run | None:
+    """The next run, which no other process has taken; None when there is none left."""
+    with following.get_lock():
+        number, following.value = following.value, following.value + 1
+    return runs[number] if number < len(runs) else None
 
 
 @contextlib.contextmanager

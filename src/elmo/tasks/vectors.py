@@ -146,6 +146,8 @@ def _kept(path: Path, shape: tuple[int, ...], fill: Callable[[NDArray[np.float16
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock")):
         if not path.exists():
+            for torn in path.parent.glob(f".{path.name}.new-*"):  # gigabytes of a process that was killed
+                torn.unlink()
             _refuse_full(path.parent, shape)
             with new_file(path) as beside:
                 fill(np.memmap(beside, dtype=np.float16, mode="w+", shape=shape))
