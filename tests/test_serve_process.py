@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from uvicorn.server import ServerState
 from conftest import small_options, write_model
 from elmo.errors import ElmoError
 from elmo.serve.command import serve
-from elmo.serve.server import _patient
+from elmo.serve.server import _make_room, _patient
 from serve_clients import HOST, Server, answer, embed, gone, hostile, once, post, press
 
 KEY = "a key of some length"
@@ -105,6 +106,17 @@ def test_a_request_behind_another_has_as_much_time_as_the_first() -> None:
         return answers
 
     assert asyncio.run(ask_twice_at_once()) == ["200", "200"]
+
+
+def test_the_process_may_open_as_many_files_as_it_takes_connections() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = 512  # and more than the tests have open
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_now, before[1]))
+        _make_room(open_now)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > open_now
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_client_that_goes_away_frees_its_place(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -15,6 +16,7 @@ from elmo.errors import ElmoError
 
 _HEAD_BYTES = 2**16  # of a request, before its body
 _CONNECTIONS = 1024  # that may be open beside those with a request; one more is answered with 503
+_OTHER_FILES = 128  # that the process may have open
 _KEEP_ALIVE = 5.0  # seconds that a connection may be idle
 _PIPELINED = 16  # requests that may wait behind one that is being answered on the same connection
 _SENDING = 60.0  # seconds in which an answer must have been taken
@@ -35,6 +37,8 @@ def listen(host: str, port: int) -> socket.socket:
 def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or Ctrl-C, and then finish what was accepted."""
     settings = app.state.work.settings
+    connections = _CONNECTIONS + settings.max_requests
+    _make_room(connections)
     config = uvicorn.Config(
         app,
         http=_patient(
@@ -48,13 +52,26 @@ def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> No
         server_header=False,
         timeout_keep_alive=int(_KEEP_ALIVE),
         timeout_graceful_shutdown=int(settings.timeout + _SENDING),
-        limit_concurrency=_CONNECTIONS + settings.max_requests,
+        limit_concurrency=connections,
     )
     server = _Server(config, app, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Until uvicorn does so itself. It raises them again at its end, when there is no more to do.
         signal.signal(number, server.handle_exit)
     server.run(sockets=[listening])
+
+
+def _make_room(connections: int) -> None:
+    """Let the process have that many connections open: usually it may have 1,024 files, and takes none beyond them."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    files = connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 class _Server(uvicorn.Server):
