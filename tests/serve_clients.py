@@ -206,7 +206,12 @@ async def hostile(port: int, key: str) -> dict[str, str]:
         "endless head": once(
             port, b"GET / HTTP/1.1\r\n", chunks=(b"x: %b\r\n" % megabyte[:1000] for _ in range(2**20))
         ),
+        "endless trailer": once(
+            port, chunked(shown) + b"0\r\n", chunks=(b"x: %b\r\n" % megabyte[:1000] for _ in range(2**20))
+        ),
+        "requests without end": once(port, b"", chunks=(b"GET / HTTP/1.1\r\n\r\n" * 1000 for _ in range(2**10))),
         "invalid JSON": once(port, post(b'{"sentences": [', shown)),
+        "10^6 mistakes": once(port, post(b'{"sentences": [%b]}' % b",".join([b"1"] * 500_000), shown)),
         "10^6 tokens": once(port, post(million, shown)),
         "wrong key": once(port, embed("one of many", "X-API-Key: another")),
         "no HTTP": once(port, b"\x16\x03\x01 hello\r\n\r\n"),

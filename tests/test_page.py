@@ -206,6 +206,32 @@ class TestLayers:
         expect(mix.locator("output")).to_have_text(["100 %", "0 %", "0 %"])
         assert len(spots(page)) == 2  # bank and Bank, as at layer 0
 
+    def test_shares_that_are_set_while_a_map_is_on_its_way_hold_for_it(self, opened: Open) -> None:
+        page = opened()
+        to_layer(page, 3)
+        held: list[Any] = []
+
+        def hold_first(route: Any) -> None:
+            if "water" in route.request.post_data and not held:
+                held.append(route)
+            else:
+                route.continue_()
+
+        page.route("**/explorer/map", hold_first)
+        page.get_by_label("Word", exact=True).fill("water")
+        page.keyboard.press("Enter")
+        with page.expect_response("**/explorer/use"):
+            for layer in (1, 2):
+                page.locator("#mix").get_by_role("slider", name=f"Layer {layer}").fill("0")
+        with page.expect_request(lambda request: request.url.endswith("/map")):  # after the one that was held
+            held[0].continue_()
+        expect(page.locator("#map-title")).to_contain_text("water")
+        for _ in range(100):
+            if len(spots(page)) == 2:
+                break
+            page.wait_for_timeout(50)
+        assert len(spots(page)) == 2  # water and Water, as at layer 0
+
     def test_the_layer_changes_which_uses_are_nearest_and_how_near(self, opened: Open) -> None:
         page = opened()
         top = numbers(page.locator("#nearest .score"))
@@ -344,9 +370,14 @@ class TestEveryone:
         with page.expect_response("**/explorer/use"):
             keyboard.press("Enter")
         assert page.evaluate(f"{active}.getAttribute('aria-pressed')") == "true"
+        page.keyboard.press("Alt+ArrowDown")  # the browser's own
+        assert page.evaluate(f"{active}.getAttribute('aria-pressed')") == "true"
         tab_to("#nearest button")
+        best = page.locator("#nearest button").first.text_content()
         with page.expect_response("**/explorer/use"):
             keyboard.press("Enter")
+        expect(page.locator("#nearest button").first).not_to_have_text(best)
+        assert page.evaluate(f"{active}.matches('#nearest button')")  # though others are in the list now
         tab_to("#second")
         with page.expect_response("**/explorer/compare"):
             keyboard.press("Enter")
@@ -430,7 +461,23 @@ class TestSafety:
         page = browser.new_page()
         page.route("**/explorer/map", lambda route: route.fulfill(status=429, body="{}"))
         page.goto(address)
+        page.wait_for_selector("#matrix td")  # what else is answered does not take back what was said
         expect(page.get_by_role("alert")).to_contain_text("too much to do")
+        page.close()
+
+    def test_a_word_that_was_not_answered_leaves_the_map_that_is_shown_as_it_is(
+        self, browser: Any, address: str
+    ) -> None:
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("#candidates li")
+        page.route("**/explorer/map", lambda route: route.fulfill(status=429, body="{}"))
+        page.get_by_label("Word", exact=True).fill("water")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_be_visible()
+        with page.expect_request("**/explorer/use") as asked:
+            page.locator("#nearest button").first.click()
+        assert asked.value.post_data_json["word"] == "bank"
         page.close()
 
     def test_a_server_with_a_key_is_told_it(self, browser: Any) -> None:

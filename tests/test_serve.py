@@ -15,6 +15,7 @@ import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
+from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.numpy import load as load_packed
 from schemathesis import GenerationMode
@@ -22,6 +23,7 @@ from schemathesis import GenerationMode
 import elmo
 from elmo.explore.neighbours import Query, nearest
 from elmo.serve.app import create_app
+from elmo.serve.messages import EmbedRequest
 from elmo.serve.routes import PATHS
 from elmo.serve.settings import Settings
 from test_lm_scores import drawn_model
@@ -176,6 +178,7 @@ class TestErrors:
             ("/v1/embed", b'{"sentences": ["a"], "layer": 1}', 422, "layer"),
             ("/v1/embed", b'{"sentences": ["a"], "layers": 7}', 400, "from 0 to 2"),
             ("/v1/embed", b'{"sentences": ["a"], "layers": true}', 422, "layers"),
+            ("/v1/embed", b'{"sentences": ["a"], "layers": [0, 1, 0]}', 422, "twice"),
             ("/v1/embed", b'{"sentences": ["a"], "pool": "min"}', 422, "pool"),
             ("/v1/substitutes", b'{"sentence": "a b", "position": 2}', 400, "position is 2"),
             ("/v1/substitutes", b'{"sentence": "", "position": 0}', 400, "empty"),
@@ -188,6 +191,22 @@ class TestErrors:
         answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == status, answer.text
         assert message in problem(answer)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b'{"sentences": [%b]}' % b",".join([b"1"] * 100_000),
+            b'{"sentences": [[%b]]}' % b",".join([b"1"] * 100_000),
+            b'{"sentences": [], %b}' % b",".join(b'"%d": 1' % number for number in range(50_000)),
+        ],
+    )
+    def test_of_many_mistakes_few_are_looked_for(self, body: bytes) -> None:
+        with pytest.raises(ValidationError) as error:
+            EmbedRequest.model_validate_json(body)
+        assert error.value.error_count() <= 3
+
+    def test_what_comes_with_a_question_that_has_no_body_is_dropped(self, client: Client) -> None:
+        assert client.request("GET", "/healthz", content=b"x" * 2**21).status_code == 200
 
     @pytest.mark.parametrize(
         ("request_", "message"),
@@ -248,8 +267,9 @@ class TestWhoMayAsk:
         assert locked.get(path).status_code == 401
 
     @pytest.mark.parametrize("path", ["/healthz", "/", "/openapi.json", "/explorer/page/app.js"])
-    def test_those_few_are_open(self, locked: Client, path: str) -> None:
-        assert locked.get(path).status_code != 401
+    def test_those_few_are_open_to_be_read(self, locked: Client, path: str) -> None:
+        assert locked.get(path).status_code == 200
+        assert locked.post(path).status_code == 401  # it would take a place
 
     def test_pages_of_other_origins_only_if_they_are_named(self, model: elmo.Model, client: Client) -> None:
         named = Client(create_app(model, Settings(cors=("https://good.example",), api_key=KEY)))

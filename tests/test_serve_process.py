@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import subprocess
 import sys
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from conftest import small_options, write_model
 from elmo.errors import ElmoError
 from elmo.serve.command import serve
-from serve_clients import HOST, Server, embed, gone, hostile, once, post, press
+from elmo.serve.server import _make_room, _patient
+from serve_clients import HOST, Server, answer, embed, gone, hostile, once, post, press
 
 KEY = "a key of some length"
 SHOWN = f"X-API-Key: {KEY}"
@@ -65,6 +69,9 @@ def test_hostile_clients_get_what_is_documented_and_others_are_served(server: Se
         "slow head": "cut",
         "slow body": "408",
         "endless head": "cut",
+        "endless trailer": "cut",
+        "requests without end": "cut",
+        "10^6 mistakes": "422",
         "invalid JSON": "422",
         "wrong key": "401",
         "no HTTP": "400",
@@ -73,6 +80,43 @@ def test_hostile_clients_get_what_is_documented_and_others_are_served(server: Se
     assert served > 100
     assert server.memory() < memory + 50
     assert server.process.poll() is None
+
+
+def test_a_request_behind_another_has_as_much_time_as_the_first() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.5)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def ask_twice_at_once() -> list[str]:
+        config = uvicorn.Config(app, http=_patient(head_seconds=0.2, seconds=30, body_bytes=100), lifespan="off")
+        config.load()
+        state = ServerState()
+
+        def connection() -> asyncio.Protocol:
+            return config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
+
+        server = await asyncio.get_running_loop().create_server(connection, HOST, 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(post(b"{}") * 2)
+            answers = [(await answer(reader))[0] for _ in range(2)]
+            assert await reader.read() == b""  # a third one does not come, and its head is not waited for
+            writer.close()
+        return answers
+
+    assert asyncio.run(ask_twice_at_once()) == ["200", "200"]
+
+
+def test_the_process_may_open_as_many_files_as_it_takes_connections() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = 512  # and more than the tests have open
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_now, before[1]))
+        _make_room(open_now)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > open_now
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_client_that_goes_away_frees_its_place(folder: Path) -> None:
@@ -138,6 +182,7 @@ def test_an_address_that_is_taken_is_a_mistake(folder: Path) -> None:
         ({"api_key_file": Path("nowhere")}, "cannot read --api-key-file"),
         ({"port": 99999}, "port 99999"),
         ({"host": "no.such.host.invalid"}, "no.such.host.invalid"),
+        ({"host": "a" * 64}, "cannot serve at aaa"),
     ],
 )
 def test_mistakes_are_explained(folder: Path, options: dict[str, Any], message: str) -> None:

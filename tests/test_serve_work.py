@@ -194,6 +194,15 @@ def test_tokens_count_until_the_visit_is_over(model: elmo.Model) -> None:
     run(model, test)
 
 
+def test_tokens_of_what_is_run_alone_count_for_the_speed(model: elmo.Model) -> None:
+    async def test(work: Work) -> None:
+        before = work._metrics.tokens_per_second
+        await work.run(lambda: None, 1000)
+        assert before == 0 < work._metrics.tokens_per_second
+
+    run(model, test)
+
+
 def test_a_request_that_is_given_up_leaves_the_queue(model: elmo.Model) -> None:
     async def test(work: Work) -> None:
         lengths = Lengths()
@@ -287,7 +296,13 @@ def test_a_request_beyond_its_limits_is_too_large(model: elmo.Model, sentences: 
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("batch_tokens", 0), ("timeout", -1.0), ("wait_ms", float("nan")), ("api_key", "short")]
+    ("name", "value"),
+    [
+        ("batch_tokens", 0),
+        ("timeout", -1.0),
+        ("wait_ms", float("nan")),
+        *(("api_key", key) for key in ("short", "ein Schlüssel", "two\nlines of a key", "an open end ")),
+    ],
 )
 def test_settings_that_nothing_could_pass_are_refused(name: str, value: object) -> None:
     with pytest.raises(ElmoError, match="API key" if name == "api_key" else name):

@@ -89,7 +89,7 @@ def serve(
 
 def _key(file: Path | None) -> str | None:
     if file is None:
-        return os.environ.get(_KEY) or None
+        return os.environ.get(_KEY, "").strip() or None
     try:
         key = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

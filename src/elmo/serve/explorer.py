@@ -13,7 +13,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,8 +29,7 @@ from elmo.explore.projection import Numbers, cosines, mixed, plane, turned
 from elmo.explore.sample import WORDS, Sourced, Use, held_out, spread, uses_of
 from elmo.lm.scores import Likeliest, Scorer, head_of
 from elmo.serve.settings import Settings
-from elmo.serve.work import Work
-from elmo.text import Tokenizer
+from elmo.serve.work import Work, tokenizer
 from elmo.vocab import SPECIAL_WORDS, Vocabulary
 
 USES_SHOWN = 150
@@ -225,15 +223,10 @@ def _split(text: str) -> list[Sourced]:
     """Sentences of raw text; of lines and white space where there is no tokenizer."""
     lines = text.splitlines()
     try:
-        sentences = [sentence.tokens for line in lines for sentence in _tokenizer()(line)] if lines else []
+        sentences = [sentence.tokens for line in lines for sentence in tokenizer()(line)] if lines else []
     except MissingExtraError:
         sentences = [line.split() for line in lines]
     return [Sourced(YOURS, tuple(tokens)) for tokens in sentences if tokens]
-
-
-@cache
-def _tokenizer() -> Tokenizer:
-    return Tokenizer("en")
 
 
 def _sentences(uses: Sequence[Use]) -> list[tuple[str, ...]]:

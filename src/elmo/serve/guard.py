@@ -23,6 +23,7 @@ from elmo.serve.work import Work
 
 log = logging.getLogger("elmo.serve")
 
+_READING = ("GET", "HEAD")
 _OPEN = frozenset({"/", "/healthz", "/openapi.json", "/favicon.ico"})
 _OPEN_FOLDER = "/explorer/page/"
 _GONE = 499  # counted, never sent
@@ -71,15 +72,16 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         self._check_key(scope)
-        if scope["method"] in ("GET", "HEAD", "OPTIONS"):  # open to a full house: they say how full it is
-            await self._unless_gone(scope, await self._body(scope, receive), receive, answer)
+        if scope["method"] in _READING:  # open to a full house, for they say how full it is; a body is dropped unread
+            await self._unless_gone(scope, b"", receive, answer)
             return
         with self._work.visit():
             await self._unless_gone(scope, await self._body(scope, receive), receive, answer)
 
     def _check_key(self, scope: Scope) -> None:
         path = scope["path"]
-        if self._key is None or path in _OPEN or path.startswith(_OPEN_FOLDER) or scope["method"] == "OPTIONS":
+        is_open = scope["method"] in _READING and (path in _OPEN or path.startswith(_OPEN_FOLDER))
+        if self._key is None or is_open:
             return
         given = _header(scope["headers"], b"x-api-key") or b""
         scheme, _, bearer = (_header(scope["headers"], b"authorization") or b"").partition(b" ")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 _BANK = "We sat on the bank of the river ."
+_MEMBERS = 32  # of an object
 
 
 def _checked(text: str | list[str]) -> str | list[str]:
@@ -18,14 +19,26 @@ def _checked(text: str | list[str]) -> str | list[str]:
     return text
 
 
+def _distinct(layers: list[int]) -> list[int]:
+    """Layers, each once: repeated, they would make an answer many times what its tokens are counted for."""
+    if len(set(layers)) < len(layers):
+        raise ValueError("a layer is named twice")
+    return layers
+
+
+# A list ends with its first error: a megabyte of numbers where there should be text has a million of them, which take
+# seconds and a gigabyte to put together.
 Text = Annotated[
-    str | list[str],
+    str | Annotated[list[str], Field(fail_fast=True)],
     AfterValidator(_checked),
     Field(description="A list of tokens, or a string, which is split at white space.", examples=[_BANK]),
 ]
-Sentences = Annotated[list[Text], Field(examples=[[_BANK, ["pre", "tokenised", "too"]]])]
+Sentences = Annotated[list[Text], Field(fail_fast=True, examples=[[_BANK, ["pre", "tokenised", "too"]]])]
 Tokenize = Annotated[bool, Field(description="Strings are raw text: split them into sentences and words.")]
 Layer = Annotated[int, Field(ge=0, le=1000)]
+SomeLayers = Annotated[
+    list[Layer], Field(min_length=1, max_length=16, json_schema_extra={"uniqueItems": True}), AfterValidator(_distinct)
+]
 Count = Annotated[int, Field(ge=1, le=1000, description="How many, at most.")]
 Position = Annotated[int, Field(ge=0, le=2**31, description="Which token, from 0.", examples=[4])]
 
@@ -35,7 +48,19 @@ def _config(**example: JsonValue) -> ConfigDict:
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
 
 
-class EmbedRequest(BaseModel):
+class Request(BaseModel):
+    """What all that is read has in common."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_members(cls, given: Any) -> Any:
+        """Each member that is not expected would be an error of its own."""
+        if isinstance(given, dict) and len(given) > _MEMBERS:
+            raise ValueError(f"an object of {len(given):,} members: at most {_MEMBERS} can be meant")
+        return given
+
+
+class EmbedRequest(Request):
     """What to embed; the names are those of `model.embed`."""
 
     model_config = _config(sentences=[_BANK, ["pre", "tokenised", "too"]], layers="average", pool="mean")
@@ -43,7 +68,7 @@ class EmbedRequest(BaseModel):
     sentences: Sentences
     tokenize: Tokenize = False
     layers: Annotated[
-        Literal["all", "average", "top", "mix"] | Layer | Annotated[list[Layer], Field(min_length=1, max_length=16)],
+        Literal["all", "average", "top", "mix"] | Layer | SomeLayers,
         Field(description="A name, a layer's number, or a list of numbers.", examples=["average"]),
     ] = "average"
     pool: Annotated[
@@ -52,7 +77,7 @@ class EmbedRequest(BaseModel):
     dtype: Literal["float32", "float16"] = "float32"
 
 
-class Query(BaseModel):
+class Query(Request):
     """A word in its sentence."""
 
     model_config = _config(sentence=_BANK, position=4)
@@ -61,7 +86,7 @@ class Query(BaseModel):
     position: Position
 
 
-class NeighboursRequest(BaseModel):
+class NeighboursRequest(Request):
     """Words in their sentences, and the sentences in which to look for their like."""
 
     model_config = _config(
@@ -76,7 +101,7 @@ class NeighboursRequest(BaseModel):
     same_word: Annotated[bool, Field(description="Only the same word, in whatever case.")] = False
 
 
-class SubstitutesRequest(BaseModel):
+class SubstitutesRequest(Request):
     """A place in a sentence."""
 
     model_config = _config(sentence=_BANK, position=4, k=5)
@@ -86,7 +111,7 @@ class SubstitutesRequest(BaseModel):
     k: Count = 10
 
 
-class ScoreRequest(BaseModel):
+class ScoreRequest(Request):
     """What to score."""
 
     model_config = _config(sentences=[_BANK])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import lru_cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Response
@@ -25,8 +24,7 @@ from elmo.serve import messages
 from elmo.serve.metrics import CONTENT_TYPE, Metrics
 from elmo.serve.refused import Refused
 from elmo.serve.vectors import Pieces, json_pieces, packed, reduced
-from elmo.serve.work import Work
-from elmo.text import Tokenizer
+from elmo.serve.work import Work, tokenizer
 
 PATHS = ("/v1/embed", "/v1/neighbours", "/v1/substitutes", "/v1/score", "/v1/models", "/healthz", "/metrics")
 
@@ -69,7 +67,7 @@ def routes(model: Model, work: Work, metrics: Metrics) -> APIRouter:
         arrays = [reduced(layers_LTD, settings, mix) for layers_LTD in await work.layers(sentences)]
         if _PACKED in accept:
             about: dict[str, object] = {"model": name, "tokens": sentences, "texts": texts}
-            return Pieces(iter([packed(arrays, about)]), _PACKED)
+            return Pieces(packed(arrays, about), _PACKED)
         items = (
             {"text": text, "tokens": tokens, "vectors": vectors}
             for text, tokens, vectors in zip(texts, sentences, arrays, strict=True)
@@ -155,15 +153,10 @@ async def _split(given: Sequence[str | list[str]], tokenize: bool, work: Work) -
 def _tokenized(given: Sequence[str | list[str]]) -> tuple[list[int], list[list[str]]]:
     texts, sentences = [], []
     for number, text in enumerate(given):
-        found = [sentence.tokens for sentence in _tokenizer()(text)] if isinstance(text, str) else [text]
+        found = [sentence.tokens for sentence in tokenizer()(text)] if isinstance(text, str) else [text]
         texts += [number] * len(found)
         sentences += found
     return texts, sentences
-
-
-@lru_cache(maxsize=1)
-def _tokenizer() -> Tokenizer:
-    return Tokenizer("en")
 
 
 def _json(head: dict[str, object], name: str, items: Any) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -15,7 +16,9 @@ from elmo.errors import ElmoError
 
 _HEAD_BYTES = 2**16  # of a request, before its body
 _CONNECTIONS = 1024  # that may be open beside those with a request; one more is answered with 503
+_OTHER_FILES = 128  # that the process may have open
 _KEEP_ALIVE = 5.0  # seconds that a connection may be idle
+_PIPELINED = 16  # requests that may wait behind one that is being answered on the same connection
 _SENDING = 60.0  # seconds in which an answer must have been taken
 _LAST_CALL = 1.0  # seconds in which clients of open connections hear that these will be closed
 
@@ -27,13 +30,15 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the second of a host with a label over 63 letters
         raise ElmoError(f"cannot serve at {host}, port {port}: {error}; choose another --host or --port") from error
 
 
 def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or Ctrl-C, and then finish what was accepted."""
     settings = app.state.work.settings
+    connections = _CONNECTIONS + settings.max_requests
+    _make_room(connections)
     config = uvicorn.Config(
         app,
         http=_patient(
@@ -47,11 +52,26 @@ def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> No
         server_header=False,
         timeout_keep_alive=int(_KEEP_ALIVE),
         timeout_graceful_shutdown=int(settings.timeout + _SENDING),
-        limit_concurrency=_CONNECTIONS + settings.max_requests,
+        limit_concurrency=connections,
     )
+    server = _Server(config, app, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # uvicorn raises them again at its end, when there is no more to do
-    _Server(config, app, ready).run(sockets=[listening])
+        # Until uvicorn does so itself. It raises them again at its end, when there is no more to do.
+        signal.signal(number, server.handle_exit)
+    server.run(sockets=[listening])
+
+
+def _make_room(connections: int) -> None:
+    """Let the process have that many connections open: usually it may have 1,024 files, and takes none beyond them."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    files = connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 class _Server(uvicorn.Server):
@@ -79,17 +99,18 @@ class _Server(uvicorn.Server):
 
 
 def _patient(head_seconds: float, seconds: float, body_bytes: int) -> type[HttpToolsProtocol]:
-    """Uvicorn's connections, cut where a client takes too long, or sends a head without end.
+    """Uvicorn's connections, cut where a client takes too long, or sends without end what is no body.
 
     Args:
         head_seconds: in which the head of a request must be there.
         seconds: in which the rest of the request and its answer must have gone over the line.
-        body_bytes: of a body; that of a request which was refused unread may come before the next head.
+        body_bytes: of a body. As much may come beside it, which is how it is cut into chunks; and what is left of a
+            body whose request was answered unread may be as long, before the next head.
     """
 
     class Patient(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
-        _received = 0
+        _received = 0  # bytes since the last answer, without bodies that are read: the guard counts those
         _in_head = True
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
@@ -103,15 +124,20 @@ def _patient(head_seconds: float, seconds: float, body_bytes: int) -> type[HttpT
             if not answered and self._in_head:
                 self._in_head = False
                 self._cut_after(seconds)
-            unread = body_bytes if self.cycle is not None and self.cycle.more_body else 0
-            if answered and self._received > _HEAD_BYTES + unread:
+            in_body = not answered or (self.cycle is not None and self.cycle.more_body)
+            if self._received > _HEAD_BYTES + (body_bytes if in_body else 0) or len(self.pipeline) > _PIPELINED:
                 self.transport.abort()
+
+        def on_body(self, body: bytes) -> None:
+            super().on_body(body)
+            if not self.cycle.response_complete:
+                self._received -= len(body)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
             self._received = 0
-            self._in_head = True
-            self._cut_after(head_seconds)
+            self._in_head = self.cycle.response_complete  # else the next request was there already
+            self._cut_after(head_seconds if self._in_head else seconds)
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)

@@ -58,3 +58,9 @@ class Settings:
             )
         if self.api_key is not None and len(self.api_key) < 8:
             raise ElmoError("the API key is shorter than 8 characters: give a longer one")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise ElmoError(
+                "the API key has other than printable ASCII characters, which no header can carry unchanged"
+            )
+        if self.api_key is not None and self.api_key != self.api_key.strip():
+            raise ElmoError("the API key begins or ends with a space, which a header loses: give it without")

@@ -43,9 +43,13 @@ def reduced(layers_LTD: Vectors, settings: EmbedSettings, mix: ScalarMix) -> Vec
     return np.ascontiguousarray(vectors, dtype=settings.dtype)
 
 
-def packed(arrays: Sequence[Vectors], about: dict[str, object]) -> bytes:
-    """Arrays in the safetensors format, named "0", "1" and so on; `about` is JSON in its metadata, under "elmo"."""
-    return save({str(i): array for i, array in enumerate(arrays)}, {"elmo": json.dumps(about)})
+def packed(arrays: Sequence[Vectors], about: dict[str, object]) -> Iterator[bytes]:
+    """Arrays in the safetensors format, named "0", "1" and so on; `about` is JSON in its metadata, under "elmo".
+
+    It is made at once, so that the arrays can go, and handed out in pieces, so that it is not copied as a whole.
+    """
+    whole = save({str(i): array for i, array in enumerate(arrays)}, {"elmo": json.dumps(about)})
+    return (whole[start : start + _PIECE] for start in range(0, len(whole), _PIECE))
 
 
 def json_pieces(head: dict[str, object], name: str, items: Iterator[dict[str, object]]) -> Iterator[bytes]:

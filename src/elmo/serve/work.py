@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 from elmo.api import Model
@@ -28,6 +29,7 @@ from elmo.embed import EmbedOptions, Sentence, Vectors, as_tokens
 from elmo.serve.metrics import Metrics
 from elmo.serve.refused import Refused
 from elmo.serve.settings import Settings
+from elmo.text import Tokenizer
 
 Result = TypeVar("Result")
 
@@ -51,6 +53,8 @@ class _Job:
     function: Callable[[list[list[str]]], list[Any]]
     """It is called with the sentences of several jobs that have the same one; for a job without any, with none."""
     sentences: Sequence[list[str]]
+    tokens: int
+    """Of its sentences; of a job without any, those that its function reads."""
     future: asyncio.Future[list[Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     results: list[Any] = field(default_factory=list)
     taken: int = 0
@@ -127,7 +131,7 @@ class Work:
         """
         tokens = [as_tokens(sentence) for sentence in sentences]
         self.check(tokens)
-        return await self._wait(_Job(function, tokens), sum(map(len, tokens))) if tokens else []
+        return await self._wait(_Job(function, tokens, sum(map(len, tokens)))) if tokens else []
 
     async def run(self, function: Callable[[], Result], tokens: int = 0) -> Result:
         """What a function returns, run on the model's thread when its turn comes, under the same limits.
@@ -139,7 +143,7 @@ class Work:
         Raises:
             Refused: the house is full, or it took too long.
         """
-        result: list[Result] = await self._wait(_Job(lambda _: [function()], ()), tokens)
+        result: list[Result] = await self._wait(_Job(lambda _: [function()], (), tokens))
         return result[0]
 
     def check(self, sentences: Sequence[Sequence[str]]) -> None:
@@ -183,15 +187,15 @@ class Work:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def _wait(self, job: _Job, tokens: int) -> list[Any]:
+    async def _wait(self, job: _Job) -> list[Any]:
         visit = _VISIT.get()
         if visit is None:
             with self.visit():
-                return await self._wait(job, tokens)
-        if self._tokens + tokens > self.settings.max_house_tokens:
+                return await self._wait(job)
+        if self._tokens + job.tokens > self.settings.max_house_tokens:
             raise self._full(f"{self._tokens:,} tokens are waiting, and these would be too many")
-        self._tokens += tokens
-        visit.tokens += tokens
+        self._tokens += job.tokens
+        visit.tokens += job.tokens
         self._put(job)
         try:
             async with asyncio.timeout(self.settings.timeout):
@@ -233,7 +237,7 @@ class Work:
             except BaseException as error:
                 _tell([job for job, _ in batch], error)
             else:
-                tokens = sum(len(sentence) for _, sentences in batch for sentence in sentences)
+                tokens = sum(sum(map(len, sentences)) if job.sentences else job.tokens for job, sentences in batch)
                 self._metrics.batch(len(batch), tokens, time.monotonic() - started)
                 _deliver(batch, results)
                 del results
@@ -276,6 +280,12 @@ class Work:
             if job.taken < len(job.sentences):
                 self._queue.append(job)
         return batch
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """The one that all requests for raw text share, and its cache of words with it."""
+    return Tokenizer("en")
 
 
 def _compute(batch: _Batch) -> list[Any]:

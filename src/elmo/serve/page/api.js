@@ -6,7 +6,10 @@ let key = "";
 
 const send = (path, body) => {
   const headers = { "Content-Type": "application/json", ...(key && { "X-API-Key": key }) };
-  return fetch(path, body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) });
+  const request = body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) };
+  return fetch(path, request).catch(() => {
+    throw new Error("The server does not answer. Is it still running?");
+  });
 };
 
 // Waits for the key to be typed, as often as it takes.
@@ -34,9 +37,7 @@ const reason = async (response) => {
 };
 
 export const ask = async (path, body) => {
-  let response = await send(path, body).catch(() => {
-    throw new Error("The server does not answer. Is it still running?");
-  });
+  let response = await send(path, body);
   while (response.status === 401) {
     await askForKey();
     response = await send(path, body);
@@ -45,20 +46,25 @@ export const ask = async (path, body) => {
   return response.json();
 };
 
-// Runs what asks the server; problems are shown, and of several runs only the last one's answer is used.
+let complains; // whose problem is shown
+
+// Runs what asks the server; of several runs only the last one's answer is used. A problem is shown until the same
+// thing has been done without one.
 export const latest = (run) => {
   let newest = 0;
-  return async (...given) => {
+  const runLatest = async (...given) => {
     const mine = ++newest;
     try {
       const show = await run(...given);
       if (mine !== newest) return;
-      byId("problem").hidden = true;
+      if (complains === runLatest) byId("problem").hidden = true;
       show();
     } catch (error) {
       if (mine !== newest) return;
+      complains = runLatest;
       byId("problem").textContent = error.message;
       byId("problem").hidden = false;
     }
   };
+  return runLatest;
 };

@@ -9,7 +9,7 @@ const state = {
   about: null, // what the server says of itself
   layer: 0, // as many as there are layers is the mix
   shares: [],
-  word: "",
+  word: "", // of the map, as is the text
   text: "",
   map: null,
   chosen: -1,
@@ -76,11 +76,12 @@ const firstChoice = ({ uses, planes }) => {
 };
 
 const showMap = latest(async (word, text) => {
-  Object.assign(state, { word, text });
+  const { shares } = state;
   byId("map").setAttribute("aria-busy", "true");
-  const found = await ask("/explorer/map", question()).finally(() => byId("map").removeAttribute("aria-busy"));
+  const asked = ask("/explorer/map", { word, text, shares });
+  const found = await asked.finally(() => byId("map").removeAttribute("aria-busy"));
   return () => {
-    Object.assign(state, { map: found, chosen: -1, use: null });
+    Object.assign(state, { word, text, map: found, chosen: -1, use: null });
     byId("map-title").replaceChildren(...title(found));
     byId("map").classList.toggle("empty", !found.uses.length);
     byId("use").hidden = !found.uses.length;
@@ -90,6 +91,7 @@ const showMap = latest(async (word, text) => {
     if (!found.uses.length) return;
     map.setLayer(state.layer);
     choose(firstChoice(found));
+    if (state.shares !== shares) remix(); // they were set meanwhile
   };
 });
 
@@ -108,7 +110,7 @@ const remix = latest(async () => {
   const use = moved && chosen >= 0 ? await ask("/explorer/use", { ...question(), index: chosen }) : null;
   return () => {
     if (state.compared) showCompared();
-    if (!moved || state.map !== before) return; // another word has been asked for meanwhile
+    if (!moved || state.map !== before) return; // another map has come meanwhile
     map.setPlanes(moved.planes);
     if (state.chosen === chosen) state.use = use;
     else choose(state.chosen);

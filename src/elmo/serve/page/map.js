@@ -174,7 +174,7 @@ const towards = (from, [right, down]) => {
 
 svg.addEventListener("keydown", (event) => {
   const from = shown.nodes.indexOf(event.target);
-  if (from < 0) return;
+  if (from < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
   let next = -1;
   if (event.key in ARROWS) next = towards(from, ARROWS[event.key]);
   else if (event.key === "Home") next = 0;

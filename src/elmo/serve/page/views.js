@@ -30,7 +30,10 @@ export const showNearest = (uses, chosen, cosines, choose) => {
     setAlike(score, cosines[i]);
     return el("li", {}, score, useButton(uses[i], i, choose, 7));
   });
-  byId("nearest").replaceChildren(...(items.length ? items : [el("li", { class: "quiet" }, "This is the only use.")]));
+  const list = byId("nearest");
+  const focused = [...list.children].findIndex((item) => item.contains(document.activeElement));
+  list.replaceChildren(...(items.length ? items : [el("li", { class: "quiet" }, "This is the only use.")]));
+  list.children[focused]?.querySelector("button")?.focus(); // or who has pressed Enter there would be nowhere
 };
 
 const WAYS = [
@@ -64,18 +67,19 @@ const candidate = ({ word, probability }) => {
 const share = (percent) => (percent < 1 ? "<1 %" : `${Math.round(percent)} %`);
 
 // A sentence's tokens head rows and columns as they are; uses of a word need their contexts.
-const heading = (uses, use) => {
-  const sentence = uses.every((other) => other.tokens === use.tokens || other.tokens.join() === use.tokens.join());
-  return sentence ? [use.tokens[use.position]] : inContext(use, 2);
+const headings = (uses) => {
+  const [first, ...others] = uses.map((use) => use.tokens.join());
+  const sentence = others.every((other) => other === first);
+  return uses.map((use) => (sentence ? [use.tokens[use.position]] : inContext(use, 2)));
 };
 
 export const showMatrix = ({ rows, columns, cosines }, layer) => {
   const table = cosines[layer];
-  const head = columns.map((use) => el("th", { scope: "col" }, el("span", {}, ...heading(columns, use))));
-  const body = rows.map((use, i) => {
+  const head = headings(columns).map((parts) => el("th", { scope: "col" }, el("span", {}, ...parts)));
+  const body = headings(rows).map((parts, i) => {
     const best = Math.max(...table[i]);
     const cells = table[i].map((cosine) => cell(cosine, cosine === best && columns.length > 1));
-    return el("tr", {}, el("th", { scope: "row" }, ...heading(rows, use)), ...cells);
+    return el("tr", {}, el("th", { scope: "row" }, ...parts), ...cells);
   });
   const mean = table.flat().reduce((sum, one) => sum + one, 0) / (rows.length * columns.length);
   const size = `${rows.length} × ${columns.length} tokens`;
