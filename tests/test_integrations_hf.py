@@ -67,7 +67,7 @@ def layers_of(model: Any, sentences: list[str]) -> list[NDArray[np.float32]]:
 def assert_same(found: Any, expected: elmo.Model) -> None:
     layers, mix = expected.embed(SENTENCES, layers="all"), expected.embed(SENTENCES, layers="mix")
     for ours, theirs, mixed in zip(layers_of(found, SENTENCES), layers, mix, strict=True):
-        np.testing.assert_allclose(ours, [*theirs, mixed], atol=TOLERANCE)
+        np.testing.assert_allclose(ours, [*theirs, mixed], rtol=TOLERANCE, atol=TOLERANCE)
 
 
 class TestModel:
@@ -95,7 +95,7 @@ class TestModel:
         for ours, theirs in zip(
             again.embed(SENTENCES, layers="mix"), with_head.embed(SENTENCES, layers="mix"), strict=True
         ):
-            np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
+            np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
     def test_a_native_folder_is_read_by_automodel(
         self, model: elmo.Model, with_head: elmo.Model, tmp_path: Path
@@ -123,7 +123,7 @@ class TestModel:
             cut[:, 2:] = 0
             short = found(features["input_ids"], cut).last_hidden_state
         assert not unmasked[1, 2:].any()
-        np.testing.assert_allclose(short[2, :2], model.embed(["The cat"])[0], atol=TOLERANCE)
+        np.testing.assert_allclose(short[2, :2], model.embed(["The cat"])[0], rtol=TOLERANCE, atol=TOLERANCE)
         with pytest.raises(ElmoError, match="pad sentences at their ends"):
             found(features["input_ids"], 1 - cut)
 
@@ -262,14 +262,14 @@ class TestSentenceTransformers:
 
     def test_sentences_have_the_vectors_that_embed_pools(self, modules: Any, model: elmo.Model) -> None:
         found = self.transformer(modules, model).encode(SENTENCES)
-        np.testing.assert_allclose(found, model.embed(SENTENCES, pool="mean"), atol=TOLERANCE)
+        np.testing.assert_allclose(found, model.embed(SENTENCES, pool="mean"), rtol=TOLERANCE, atol=TOLERANCE)
 
     def test_raw_text_is_tokenised_and_cut(self, modules: Any, model: elmo.Model) -> None:
         pytest.importorskip("spacy", reason="raw text needs spaCy")
         encoder = self.transformer(modules, model, language="en", max_seq_length=3)
         for one in (encoder, pickle.loads(pickle.dumps(encoder))):  # as several processes get it
             found = one.encode(["I can't. No."])
-            np.testing.assert_allclose(found, model.embed(["I ca n't"], pool="mean"), atol=TOLERANCE)
+            np.testing.assert_allclose(found, model.embed(["I ca n't"], pool="mean"), rtol=TOLERANCE, atol=TOLERANCE)
 
     def test_a_saved_one_is_loaded_again(self, modules: Any, model: elmo.Model, tmp_path: Path) -> None:
         first = self.transformer(modules, model, max_seq_length=3)
@@ -277,7 +277,7 @@ class TestSentenceTransformers:
         # It asks so of every class that is not its own; no code lies in the folder.
         again = modules[0](str(tmp_path / "saved"), device="cpu", trust_remote_code=True)
         assert again[0].max_seq_length == 3
-        np.testing.assert_allclose(again.encode(SENTENCES), first.encode(SENTENCES), atol=TOLERANCE)
+        np.testing.assert_allclose(again.encode(SENTENCES), first.encode(SENTENCES), rtol=TOLERANCE, atol=TOLERANCE)
         assert elmo.load(tmp_path / "saved").config == model.config
 
 
