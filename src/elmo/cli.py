@@ -355,9 +355,20 @@ def _read_card(path: str) -> str:
         raise ElmoError(f"--card {path} is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
 
 
-for _command in (vocab, prepare, pretrain, finetune, perplexity, score, substitutes, neighbours, predict, reproduce):
+for _command in (
+    vocab,
+    prepare,
+    pretrain,
+    finetune,
+    perplexity,
+    score,
+    substitutes,
+    neighbours,
+    predict,
+    reproduce,
+    serve,
+):
     app.command()(_command)
-app.command()(serve)
 app.add_typer(task_app, name="task")
 app.add_typer(plot_app, name="plot")
 

@@ -188,7 +188,7 @@ class Lab:
 
     def _layers(self, name: str, config: TaskConfig) -> FrozenLayers:
         if name not in self._frozen:
-            self._frozen.clear()  # one task's at a time: SQuAD's are 13 GB
+            self._frozen.clear()  # one task's at a time: SQuAD's are 18 GB
             self._frozen[name] = freeze(
                 task_named(name),
                 config,
