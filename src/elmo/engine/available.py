@@ -9,6 +9,7 @@ import torch
 
 _OLDEST_TRITON = (3, 6)  # which PyTorch 2.10 and later bring; older ones were not tried
 _OLDEST_GPU = (8, 0)  # compute capability
+_MOST_CELLS = 512  # of an LSTM that one multiprocessor goes through faster than cuDNN's launches come
 _SIZE = 64  # of which cells and projections that the LSTM's kernels know are multiples
 
 
@@ -35,3 +36,8 @@ def _triton() -> tuple[int, ...]:
 def has_lstm_kernels(device: torch.device, cells: int, projection: int) -> bool:
     """Whether `triton_lstm.py` runs on a device and knows an LSTM of this size."""
     return device.type == "cuda" and cells % _SIZE == projection % _SIZE == 0 and has_triton(device)
+
+
+def has_row_kernels(device: torch.device, cells: int) -> bool:
+    """Whether `tasks/triton_rows.py` runs on a device and is good for an LSTM of this size."""
+    return device.type == "cuda" and cells <= _MOST_CELLS and has_triton(device)

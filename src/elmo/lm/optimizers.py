@@ -93,35 +93,45 @@ class Optimizer:
             )
 
     @torch.no_grad()
-    def apply(self, gradients: Iterable[Gradient], step: int) -> None:
+    def apply(self, gradients: Sequence[Gradient], step: int) -> None:
         """Change the weights; the gradients are used up."""
+        whole = [gradient for gradient in gradients if gradient.rows is None]
+        columns = [(one.value, one.weight, *self._memories(one.name)) for one in whole]
+        self._update(step, *map(list, zip(*columns, strict=True)))
         for gradient in gradients:
-            whole = [gradient.weight, *self._memories(gradient.name)]
             if gradient.rows is None:
-                self._update(gradient.value, step, *whole)
                 continue
-            taken = [tensor.index_select(0, gradient.rows) for tensor in whole]
-            self._update(gradient.value, step, *taken)
-            for tensor, changed in zip(whole, taken, strict=True):
+            tables = [gradient.weight, *self._memories(gradient.name)]
+            taken = [tensor.index_select(0, gradient.rows) for tensor in tables]
+            self._update(step, [gradient.value], *([one] for one in taken))
+            for tensor, changed in zip(tables, taken, strict=True):
                 tensor.index_copy_(0, gradient.rows, changed)
 
     def _memories(self, name: str) -> Iterator[Tensor]:
         for kind in ("sum",) if self._settings.kind == "adagrad" else ("mean", "square"):
             yield self.state[f"{name}.{kind}"]
 
-    def _update(self, gradient: Tensor, step: int, weight: Tensor, *memories: Tensor) -> None:
+    def _update(
+        self, step: int, gradients: Sequence[Tensor] = (), weights: Sequence[Tensor] = (), *memories: Sequence[Tensor]
+    ) -> None:
+        """Change tensors, all of them by each operation: on a GPU, few launches instead of a few a tensor."""
+        if not gradients:
+            return
         settings, rate = self._settings, self.rate(step)
         if settings.kind == "adagrad":
-            (total,) = memories
-            total.addcmul_(gradient, gradient)
-            weight.addcdiv_(gradient, total.sqrt(), value=-rate)
+            (totals,) = memories
+            torch._foreach_addcmul_(totals, gradients, gradients)
+            torch._foreach_addcdiv_(weights, gradients, torch._foreach_sqrt(totals), value=-rate)
             return
-        mean, square = memories
-        mean.lerp_(gradient, 1 - settings.beta1)
-        square.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
-        weight.mul_(1 - rate * settings.weight_decay)
-        root = square.sqrt().div_(math.sqrt(1 - settings.beta2**step)).add_(settings.epsilon)
-        weight.addcdiv_(mean, root, value=-rate / (1 - settings.beta1**step))
+        means, squares = memories
+        torch._foreach_lerp_(means, gradients, 1 - settings.beta1)
+        torch._foreach_mul_(squares, settings.beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - settings.beta2)
+        torch._foreach_mul_(weights, 1 - rate * settings.weight_decay)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_div_(roots, math.sqrt(1 - settings.beta2**step))
+        torch._foreach_add_(roots, settings.epsilon)
+        torch._foreach_addcdiv_(weights, means, roots, value=-rate / (1 - settings.beta1**step))
 
 
 @torch.no_grad()

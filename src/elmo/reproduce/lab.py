@@ -200,7 +200,8 @@ class Lab:
         return self._frozen[name]
 
     def _digest(self, config: TaskConfig) -> str:
-        facts = [config.to_dict(), self.model_digest, self.study.quick]
+        # Without ELMo, the biLM decides nothing: a baseline serves any.
+        facts = [config.to_dict(), self.model_digest if config.encoder.places else "", self.study.quick]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

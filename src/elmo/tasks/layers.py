@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from elmo.engine.available import has_row_kernels
+
 IMPOSSIBLE = -1e4
 """A score that no path can make good, and that half precision can hold."""
 
@@ -60,9 +62,16 @@ class BiLSTM(nn.Module):
 
     def forward(self, x_BTI: Tensor, lengths: Sequence[int]) -> Tensor:
         """`(B, T, I)` to `(B, T, 2H)`, zero behind a row's end."""
-        sizes = torch.tensor([max(1, length) for length in lengths])
+        sizes_B = torch.tensor([max(1, length) for length in lengths], dtype=torch.int32)
+        if has_row_kernels(x_BTI.device, self.output_dim // 2):
+            from elmo.tasks.triton_rows import lstm_rows
+
+            sizes_B = sizes_B.to(x_BTI.device, non_blocking=True)
+            for lstm in self.lstms:
+                x_BTI = lstm_rows(lstm, self.dropout(x_BTI), sizes_B)
+            return x_BTI
         for lstm in self.lstms:
-            packed = pack_padded_sequence(self.dropout(x_BTI), sizes, batch_first=True, enforce_sorted=False)
+            packed = pack_padded_sequence(self.dropout(x_BTI), sizes_B, batch_first=True, enforce_sorted=False)
             x_BTI, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x_BTI.shape[1])
         return x_BTI
 

@@ -195,8 +195,7 @@ class Questions(Task[Question, str]):
     score = "f1"
     model_settings = QuestionSettings
     defaults: ClassVar[Mapping[str, Any]] = {
-        "optimizer": {"rate": 0.0015},
-        "train": {"batch_size": 128, "epochs": 8},
+        "train": {"batch_size": 64, "epochs": 10},
         "encoder": {"elmo": "both"},
     }
 

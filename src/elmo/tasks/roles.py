@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmo.engine.available import has_row_kernels
 from elmo.errors import ElmoError
 from elmo.lstm import reverse
 from elmo.tasks.batch import Batch, padded
@@ -79,12 +80,20 @@ class HighwayLSTM(nn.Module):
         nn.init.orthogonal_(self.around.weight)
         nn.init.constant_(self.gate.bias, -2.0)
 
-    def forward(self, x_BTI: Tensor) -> Tensor:
+    def forward(self, x_BTI: Tensor, lengths_B: Tensor) -> Tensor:
         """`(B, T, I)` to `(B, T, H)`, first token first."""
-        made_BTH, _ = self.lstm(x_BTI)
+        made_BTH = self._recurred(x_BTI, lengths_B)
         gate_BTH = torch.sigmoid(self.gate(torch.cat([x_BTI, made_BTH], dim=-1)))
         out_BTH: Tensor = gate_BTH * made_BTH + (1 - gate_BTH) * self.around(x_BTI)
         return out_BTH
+
+    def _recurred(self, x_BTI: Tensor, lengths_B: Tensor) -> Tensor:
+        if has_row_kernels(x_BTI.device, self.lstm.hidden_size):
+            from elmo.tasks.triton_rows import lstm_rows
+
+            return lstm_rows(self.lstm, x_BTI, lengths_B.to(torch.int32))
+        made_BTH: Tensor = self.lstm(x_BTI)[0]
+        return made_BTH
 
 
 class AlternatingLSTM(nn.Module):
@@ -105,7 +114,7 @@ class AlternatingLSTM(nn.Module):
         lengths_B = mask_BT.sum(dim=1)
         x = x_BTI
         for layer in self.layers:
-            x = reverse(self.dropout(layer(x)), lengths_B)
+            x = reverse(self.dropout(layer(x, lengths_B)), lengths_B)
         return reverse(x, lengths_B) if len(self.layers) % 2 else x
 
 

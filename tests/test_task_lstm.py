@@ -1,0 +1,178 @@
+"""The LSTMs of task models on a GPU, beside PyTorch's. Without a GPU, Triton plays one on the CPU (conftest.py)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from triton.runtime import interpreter
+
+from elmo.engine.available import has_row_kernels
+from elmo.tasks.layers import BiLSTM, start_lstms
+from elmo.tasks.roles import AlternatingLSTM
+from elmo.tasks.triton_rows import lstm_rows
+
+# Rows beyond the last are masked, but numpy warns of what it computes for them.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loops_in_the_interpreter() -> Iterator[None]:
+    """Triton 3.6 plays a loop by `int` of an array, which NumPy 2.4 refuses where that is not of no dimensions."""
+    plays = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        plays(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang_tensor", patched)
+        yield
+
+
+def make_lstm(inputs: int, hidden: int, *, both: bool = True) -> nn.LSTM:
+    lstm = nn.LSTM(inputs, hidden, batch_first=True, bidirectional=both).to(DEVICE)
+    start_lstms(lstm)
+    return lstm
+
+
+def pytorchs(lstm: nn.LSTM, x_BTI: Tensor, lengths_B: Tensor) -> Tensor:
+    packed = pack_padded_sequence(x_BTI, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
+    return pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=x_BTI.shape[1])[0]
+
+
+BOTH = (lstm_rows, pytorchs)
+SIZES = [7, 40, 150]  # of which the last goes through its weights in tiles
+
+
+def far(ours: Tensor, theirs: Tensor) -> float:
+    """How far a tensor is from another, relative to its size."""
+    return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=20), st.sampled_from(SIZES), st.booleans(), st.integers(0, 1000)
+)
+def test_it_makes_of_rows_of_any_length_what_pytorch_makes(
+    lengths: list[int], hidden: int, both: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    lstm, x = make_lstm(5, hidden, both=both), torch.randn(len(lengths), max(lengths), 5, device=DEVICE)
+    sizes = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    ours, theirs = (layer(lstm, x, sizes) for layer in BOTH)
+    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+    beyond = torch.arange(x.shape[1], device=DEVICE) >= sizes[:, None]
+    assert not ours[beyond].any()
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("hidden", SIZES)
+@pytest.mark.parametrize("size", [1.0, 1e-9, 1e6])
+def test_gradients_of_any_size_are_those_of_pytorch(size: float, hidden: int, both: bool) -> None:
+    torch.manual_seed(0)
+    lstm = make_lstm(6, hidden, both=both)
+    x = torch.randn(17, 5, 6, device=DEVICE, requires_grad=True)
+    sizes = torch.tensor([5, 1, 3, 2] * 4 + [4], dtype=torch.int32, device=DEVICE)
+    seen = torch.randn(17, 5, hidden * (1 + both), device=DEVICE) * size
+    learned = [x, *lstm.parameters()]
+    ours, theirs = (torch.autograd.grad((layer(lstm, x, sizes) * seen).sum(), learned) for layer in BOTH)
+    for one, other in zip(ours, theirs, strict=True):
+        assert far(one, other) < 2e-3
+
+
+@pytest.mark.parametrize("hidden", SIZES)
+def test_no_gradient_is_not_a_number_where_nothing_comes_back(hidden: int) -> None:
+    lstm, x = make_lstm(3, hidden), torch.randn(2, 3, 3, device=DEVICE, requires_grad=True)
+    (lstm_rows(lstm, x, torch.tensor([3, 2], dtype=torch.int32, device=DEVICE)) * 0).sum().backward()
+    assert x.grad is not None
+    assert not x.grad.any()
+
+
+def test_rows_of_one_token_teach_the_recurrence_nothing() -> None:
+    lstm, x = make_lstm(3, 8), torch.randn(4, 1, 3, device=DEVICE)
+    lstm_rows(lstm, x, torch.ones(4, dtype=torch.int32, device=DEVICE)).sum().backward()
+    assert lstm.weight_hh_l0.grad is not None
+    assert not lstm.weight_hh_l0.grad.any()
+
+
+def test_only_lstms_that_are_not_too_large_go_that_way() -> None:
+    assert not has_row_kernels(torch.device("cpu"), 90)
+    if DEVICE.type == "cuda":
+        assert has_row_kernels(DEVICE, 512)
+        assert not has_row_kernels(DEVICE, 513)
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="no GPU here")
+@pytest.mark.parametrize("kind", [BiLSTM, AlternatingLSTM])
+@pytest.mark.parametrize("hidden", [16, 90, 128, 200, 300])
+def test_models_of_several_layers_learn_as_with_pytorch(hidden: int, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    lengths = torch.randint(1, 301, (128,)).tolist()
+    model, x = kind(100, hidden, layers=2, dropout=0.0).to(DEVICE), torch.randn(128, max(lengths), 100, device=DEVICE)
+    mask = torch.arange(max(lengths), device=DEVICE) < torch.tensor(lengths, device=DEVICE)[:, None]
+    known = lengths if kind is BiLSTM else mask
+
+    def gradients() -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        made = model(x, known) * mask[:, :, None]
+        return torch.autograd.grad((made * torch.randn_like(made)).sum(), list(model.parameters()))
+
+    ours = gradients()
+    for module in ("layers", "roles"):
+        monkeypatch.setattr(f"elmo.tasks.{module}.has_row_kernels", lambda device, cells: False)
+    for one, other in zip(ours, gradients(), strict=True):
+        assert far(one, other) < 1e-2
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from elmo.tasks import triton_rows as k
+
+ROOM = {"lengths": "*i32", "gates": "*fp16", "cells": "*fp32", "B": "i32", "T": "i32", "w": "*fp16"}
+FORWARD = {"z": "*fp32", "y": "*fp32"}
+BACKWARD = {"dy": "*fp32", "scale": "*fp32", "dz": "*fp32"}
+
+for hidden in (16, 90, 128, 300, 512):
+    kernels = [(k.small_forward, FORWARD), (k.small_backward, BACKWARD)]
+    if hidden > 128:
+        kernels = [(k.tiled_forward, FORWARD), (k.tiled_backward, BACKWARD | {"dh": "*fp32", "dc": "*fp32"})]
+    for kernel, tensors in kernels:
+        sizes = k._sizes(hidden) | {"S": 2}
+        options = {name: sizes.pop(name) for name in ("num_warps", "num_stages")}
+        sizes |= {"SAVE": True} if tensors is FORWARD else {}
+        source = ASTSource(
+            fn=kernel,
+            signature=ROOM | tensors | dict.fromkeys(sizes, "constexpr"),
+            constexprs={(kernel.arg_names.index(name),): value for name, value in sizes.items()},
+        )
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        print(hidden, kernel, made.metadata.shared)
+        assert made.metadata.shared <= 227 * 1024, (hidden, kernel, made.metadata.shared)
+"""
+
+
+def test_the_kernels_compile_for_a_hopper_and_fit_into_its_shared_memory(tmp_path: Path) -> None:
+    """Without a GPU: Triton brings its own compiler."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
