@@ -9,7 +9,7 @@ import torch
 
 _OLDEST_TRITON = (3, 6)  # which PyTorch 2.10 and later bring; older ones were not tried
 _OLDEST_GPU = (8, 0)  # compute capability
-_MOST_CELLS = 512  # of an LSTM that one multiprocessor goes through faster than cuDNN's launches come
+_MOST_CELLS = 256  # of an LSTM whose steps take one multiprocessor less time than their launches take the host
 _SIZE = 64  # of which cells and projections that the LSTM's kernels know are multiples
 
 
