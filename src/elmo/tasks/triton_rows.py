@@ -3,8 +3,9 @@
 cuDNN launches several kernels for each step, so that a batch of short steps waits for the host: 15,000 launches for one
 step of training on paragraphs of SQuAD. Here a program has some rows of one direction, and goes through time by itself.
 
-Up to 128 cells, it keeps state and recurrent weights on its multiprocessor (`small_*`); beyond that, it reads the weights
-from the second cache at each step, a tile at a time (`tiled_*`), and what it hands on to itself goes through memory.
+Up to 128 cells, it keeps state and recurrent weights on its multiprocessor (`small_*`); beyond that, it reads the
+weights from the second cache at each step, a tile at a time (`tiled_*`), and what it hands on to itself goes through
+memory.
 
 Recurrent products are of float16, which has as many digits as the TF32 that cuDNN takes for float32; sums, gates and
 cells are float32. Gradients may be small beyond float16, and are scaled by the largest that comes in.
@@ -357,5 +358,6 @@ def lstm_rows(lstm: nn.LSTM, x_BTI: Tensor, lengths_B: Tensor) -> Tensor:
     n, steps, _ = x_BTI.shape
     hidden = lstm.hidden_size
     z_BTS4H = F.linear(x_BTI, weight, bias).view(n, steps, len(sides), 4, hidden)
-    y_BTSH: Tensor = _Recurrence.apply(z_BTS4H, recurrent.view(len(sides), 4, hidden, hidden), lengths_B)
+    w_S4HH = recurrent.view(len(sides), 4, hidden, hidden)
+    y_BTSH: Tensor = _Recurrence.apply(z_BTS4H, w_S4HH, lengths_B)  # type: ignore[no-untyped-call]  # of PyTorch
     return y_BTSH.view(n, steps, len(sides) * hidden)
