@@ -47,7 +47,7 @@ def small_forward(
     w,  # (S, 4, P from, P to) float16
     lengths,  # (B,) int32
     y,  # (B, T, S, H) float32
-    gates,  # (B, T, S, 4, H) float16, if SAVE
+    gates,  # (B, T, S, 4, H) float32, if SAVE: in float16, an open gate would have no slope
     cells,  # (B, T, S, H) float32, if SAVE
     B,
     T,
@@ -87,20 +87,20 @@ def small_forward(
         h = full.to(tl.float16)
         tl.store(y + one, full, mask=now)
         if SAVE:
-            tl.store(gates + four, i.to(tl.float16), mask=now)
-            tl.store(gates + four + H, f.to(tl.float16), mask=now)
-            tl.store(gates + four + 2 * H, g.to(tl.float16), mask=now)
-            tl.store(gates + four + 3 * H, o.to(tl.float16), mask=now)
+            tl.store(gates + four, i, mask=now)
+            tl.store(gates + four + H, f, mask=now)
+            tl.store(gates + four + 2 * H, g, mask=now)
+            tl.store(gates + four + 3 * H, o, mask=now)
             tl.store(cells + one, c, mask=now)
 
 
 @triton.jit
 def _slopes(dy, gates, cells, dh, dc, four, one, before, now, later, up, H: tl.constexpr):
     """Scaled gradients of the gates before their functions, and of the cell before, from those of a step's output."""
-    i = tl.load(gates + four, mask=now, other=0.0).to(tl.float32)
-    f = tl.load(gates + four + H, mask=now, other=0.0).to(tl.float32)
-    g = tl.load(gates + four + 2 * H, mask=now, other=0.0).to(tl.float32)
-    o = tl.load(gates + four + 3 * H, mask=now, other=0.0).to(tl.float32)
+    i = tl.load(gates + four, mask=now, other=0.0)
+    f = tl.load(gates + four + H, mask=now, other=0.0)
+    g = tl.load(gates + four + 2 * H, mask=now, other=0.0)
+    o = tl.load(gates + four + 3 * H, mask=now, other=0.0)
     squashed = _tanh(tl.load(cells + one, mask=now, other=0.0))
     c_before = tl.load(cells + before, mask=now & later, other=0.0)
     dh += tl.load(dy + one, mask=now, other=0.0).to(tl.float32) * up
@@ -119,7 +119,7 @@ def small_backward(
     dy,  # (B, T, S, H)
     w,  # (S, 4, P to, P from) float16
     lengths,  # (B,) int32
-    gates,  # (B, T, S, 4, H) float16
+    gates,  # (B, T, S, 4, H) float32
     cells,  # (B, T, S, H) float32
     scale,  # (1,) float32
     dz,  # (B, T, S, 4, H): zero
@@ -212,10 +212,10 @@ def tiled_forward(
             tl.store(cells + one, c, mask=now)
             tl.store(y + one, o * _tanh(c), mask=now)
             if SAVE:
-                tl.store(gates + four, i.to(tl.float16), mask=now)
-                tl.store(gates + four + H, f.to(tl.float16), mask=now)
-                tl.store(gates + four + 2 * H, g.to(tl.float16), mask=now)
-                tl.store(gates + four + 3 * H, o.to(tl.float16), mask=now)
+                tl.store(gates + four, i, mask=now)
+                tl.store(gates + four + H, f, mask=now)
+                tl.store(gates + four + 2 * H, g, mask=now)
+                tl.store(gates + four + 3 * H, o, mask=now)
         tl.debug_barrier()  # the next step reads what all threads have written
 
 
@@ -297,7 +297,7 @@ class _Recurrence(torch.autograd.Function):
         save, sizes = any(ctx.needs_input_grad), _sizes(hidden)
         z = z_BTS4H.contiguous()
         y = z.new_zeros((n, steps, sides, hidden), dtype=torch.float32)
-        gates = z.new_empty(z.shape if save else 1, dtype=torch.float16)
+        gates = z.new_empty(z.shape if save else 1, dtype=torch.float32)
         cells = torch.empty_like(y)
         padding = sizes["P"] - hidden
         w_S4PP = F.pad(w_S4HH, (0, padding, 0, padding)).to(torch.float16)  # to, from
