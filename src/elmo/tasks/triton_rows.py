@@ -3,9 +3,9 @@
 cuDNN launches several kernels for each step, so that a batch of short steps waits for the host: 15,000 launches for one
 step of training on paragraphs of SQuAD. Here a program has some rows of one direction, and goes through time by itself.
 
-Up to 128 cells, it keeps state and recurrent weights on its multiprocessor (`small_*`); beyond that, it reads the
-weights from the second cache at each step, a tile at a time (`tiled_*`), and what it hands on to itself goes through
-memory.
+Up to 128 cells (64 where there is less room), it keeps state and recurrent weights on its multiprocessor (`small_*`);
+beyond that, it reads the weights from the second cache at each step, a tile at a time (`tiled_*`), and what it hands on
+to itself goes through memory.
 
 Recurrent products are of float16, which has as many digits as the TF32 that cuDNN takes for float32; sums, gates and
 cells are float32. Gradients may be small beyond float16, and are scaled by the largest that comes in.
@@ -15,6 +15,7 @@ Shapes: B rows, T steps, S sides (1 or 2 directions), 4 gates (i, f, g, o), H ce
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from torch.nn import functional as F
 
 _ROWS = 16  # of a program: as many as a tensor core's product has
 _SMALL = 128  # cells whose weights fit on a multiprocessor
+_ROOM = 136 * 1024  # bytes of shared memory that these take
+_SMALLER = 64  # cells that fit without
 _TILE = 64  # cells of a tile
 _TOP = 0.25  # what gradients are scaled to, far from float16's 65,504
 
@@ -294,7 +297,8 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z_BTS4H: Tensor, w_S4HH: Tensor, lengths_B: Tensor) -> Tensor:
         n, steps, sides, _, hidden = z_BTS4H.shape
-        save, sizes = any(ctx.needs_input_grad), _sizes(hidden)
+        save, fitting = any(ctx.needs_input_grad), _fitting(z_BTS4H.device)
+        sizes = _sizes(hidden, fitting)
         z = z_BTS4H.contiguous()
         y = z.new_zeros((n, steps, sides, hidden), dtype=torch.float32)
         gates = z.new_empty(z.shape if save else 1, dtype=torch.float32)
@@ -302,9 +306,9 @@ class _Recurrence(torch.autograd.Function):
         padding = sizes["P"] - hidden
         w_S4PP = F.pad(w_S4HH, (0, padding, 0, padding)).to(torch.float16)  # to, from
         if y.numel():
-            kernel = small_forward if hidden <= _SMALL else tiled_forward
+            kernel = small_forward if hidden <= fitting else tiled_forward
             turned = w_S4PP.transpose(2, 3).contiguous()
-            kernel[_grid(n, sides)](z, turned, lengths_B, y, gates, cells, n, steps, S=sides, SAVE=save, **sizes)
+            _launch(kernel, [z, turned, lengths_B, y, gates, cells], y.shape, SAVE=save, **sizes)
         ctx.save_for_backward(y, w_S4PP, lengths_B, gates, cells)
         ctx.dtypes = z_BTS4H.dtype, w_S4HH.dtype
         return y
@@ -313,30 +317,41 @@ class _Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
         y, w_S4PP, lengths, gates, cells = ctx.saved_tensors
-        n, steps, sides, hidden = y.shape
+        n, _, sides, hidden = y.shape
         dtype, weight_dtype = ctx.dtypes
-        sizes = _sizes(hidden)
+        fitting = _fitting(y.device)
+        sizes = _sizes(hidden, fitting)
         dz = gates.new_zeros(gates.shape, dtype=dtype)
         dy = dy.contiguous()
         if y.numel():
             scale = _TOP / dy.abs().amax().float().clamp(min=1e-30).reshape(1)
             tensors, kernel = [dy, w_S4PP, lengths, gates, cells, scale, dz], small_backward
-            if hidden > _SMALL:
+            if hidden > fitting:
                 tensors += y.new_zeros(2, n, sides, sizes["P"]).unbind()
                 kernel = tiled_backward
-            kernel[_grid(n, sides)](*tensors, n, steps, S=sides, **sizes)
+            _launch(kernel, tensors, y.shape, **sizes)
         # What a step got from the one before it in its direction; beyond a row's end all is zero.
         pairs = [(dz[:, 1:, 0], y[:, :-1, 0]), (dz[:, :-1, 1:], y[:, 1:, 1:])][:sides]
         dw = [ours.flatten(2).flatten(0, 1).T.float() @ before.flatten(2).flatten(0, 1) for ours, before in pairs]
         return dz, torch.stack(dw).view(sides, 4, hidden, hidden).to(weight_dtype), None
 
 
-def _grid(rows: int, sides: int) -> tuple[int, int]:
-    return triton.cdiv(rows, _ROWS), sides
+def _launch(kernel: Any, tensors: list[Tensor], shape_BTSH: torch.Size, **sizes: int) -> None:
+    rows, steps, sides, _ = shape_BTSH
+    kernel[triton.cdiv(rows, _ROWS), sides](*tensors, rows, steps, S=sides, **sizes)
 
 
-def _sizes(hidden: int) -> dict[str, int]:
-    if hidden > _SMALL:
+@cache
+def _fitting(device: torch.device) -> int:
+    """How many cells' weights fit on a multiprocessor: that of a GPU for games has less room."""
+    if device.type != "cuda":
+        return _SMALL
+    about: Any = torch.cuda.get_device_properties(device)  # whose types leave out what is asked for
+    return _SMALL if about.shared_memory_per_block_optin >= _ROOM else _SMALLER
+
+
+def _sizes(hidden: int, fitting: int) -> dict[str, int]:
+    if hidden > fitting:
         padded = -(-hidden // _TILE) * _TILE
         return {"H": hidden, "P": padded, "BM": _ROWS, "BN": _TILE, "num_warps": 4, "num_stages": 3}
     padded = max(16, triton.next_power_of_2(hidden))
