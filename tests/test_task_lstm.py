@@ -133,6 +133,86 @@ def test_gates_that_are_all_but_open_learn_as_with_pytorch(hidden: int) -> None:
             assert far(gate, its) < 1e-2
 
 
+@pytest.mark.parametrize("hidden", SIZES)
+def test_a_row_is_no_longer_than_there_are_steps(hidden: int) -> None:
+    lstm, x = make_lstm(3, hidden), torch.randn(2, 4, 3, device=DEVICE, requires_grad=True)
+    lengths = torch.tensor([[7, 2], [4, 2]], dtype=torch.int32, device=DEVICE)
+    beyond, within = (lstm_rows(lstm, x, sizes) for sizes in lengths)
+    assert torch.equal(beyond, within)
+    assert torch.equal(*(torch.autograd.grad(made.sum(), [x])[0] for made in (beyond, within)))
+
+
+@pytest.mark.parametrize("hidden", SIZES)
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3)])
+def test_nothing_is_made_of_no_rows_and_of_no_steps(shape: tuple[int, ...], hidden: int) -> None:
+    lstm, x = make_lstm(3, hidden), torch.randn(shape, device=DEVICE)
+    made = lstm_rows(lstm, x, torch.zeros(shape[0], dtype=torch.int32, device=DEVICE))
+    assert made.shape == (*shape[:2], 2 * hidden)
+    assert not any(found.any() for found in torch.autograd.grad(made.sum(), list(lstm.parameters())))
+
+
+@pytest.mark.parametrize("hidden", SIZES)
+def test_a_row_without_tokens_is_zero_and_teaches_nothing(hidden: int) -> None:
+    lstm, x = make_lstm(3, hidden), torch.randn(2, 4, 3, device=DEVICE, requires_grad=True)
+    made = lstm_rows(lstm, x, torch.tensor([0, 3], dtype=torch.int32, device=DEVICE))
+    (found,) = torch.autograd.grad(made.sum(), [x])
+    assert not made[0].any()
+    assert not found[0].any()
+    assert found[1, :3].all()
+
+
+@pytest.mark.parametrize("hidden", SIZES)
+def test_it_learns_in_bfloat16_what_it_learns_in_float32(hidden: int) -> None:
+    torch.manual_seed(0)
+    lstm, x = make_lstm(6, hidden), torch.randn(17, 5, 6, device=DEVICE, requires_grad=True)
+    sizes = torch.tensor([5, 1, 3, 2] * 4 + [4], dtype=torch.int32, device=DEVICE)
+    seen, learned = torch.randn(17, 5, 2 * hidden, device=DEVICE), [x, *lstm.parameters()]
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        made = lstm_rows(lstm, x, sizes)
+    assert made.dtype == torch.float32
+    ours = torch.autograd.grad((made * seen).sum(), learned)
+    theirs = torch.autograd.grad((pytorchs(lstm, x, sizes) * seen).sum(), learned)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.dtype == torch.float32
+        assert far(one, other) < 2e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_layers_of_other_precisions_can_stand_on_each_other(dtype: torch.dtype) -> None:
+    lower, upper = make_lstm(3, 8).to(dtype), make_lstm(16, 8).to(dtype)
+    sizes = torch.tensor([4, 2], dtype=torch.int32, device=DEVICE)
+    made = lstm_rows(upper, lstm_rows(lower, torch.randn(2, 4, 3, dtype=dtype, device=DEVICE), sizes), sizes)
+    assert made.dtype == dtype
+    assert all(found.dtype == dtype for found in torch.autograd.grad(made.sum(), list(lower.parameters())))
+
+
+def test_what_is_made_without_gradients_is_the_same() -> None:
+    lstm, x = make_lstm(3, 8), torch.randn(2, 4, 3, device=DEVICE)
+    sizes = torch.tensor([4, 2], dtype=torch.int32, device=DEVICE)
+    with torch.no_grad():
+        read = lstm_rows(lstm, x, sizes)
+    assert not read.requires_grad
+    assert torch.equal(read, lstm_rows(lstm, x, sizes))
+
+
+def test_a_layer_that_is_used_twice_learns_from_both() -> None:
+    lstm, x = make_lstm(6, 3), torch.randn(2, 4, 6, device=DEVICE)
+    sizes, weights = torch.tensor([4, 2], dtype=torch.int32, device=DEVICE), list(lstm.parameters())
+    ours, theirs = (
+        torch.autograd.grad(layer(lstm, layer(lstm, x, sizes), sizes).square().sum(), weights) for layer in BOTH
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert far(one, other) < 5e-3
+
+
+def test_a_change_in_place_that_would_spoil_gradients_is_refused() -> None:
+    lstm, x = make_lstm(3, 8), torch.randn(2, 4, 3, device=DEVICE)
+    made = lstm_rows(lstm, x, torch.tensor([4, 2], dtype=torch.int32, device=DEVICE))
+    made.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(made.sum(), list(lstm.parameters()))
+
+
 @pytest.mark.parametrize(("kilobytes", "cells"), [(227, 128), (163, 128), (99, 64)])
 def test_weights_stay_on_a_multiprocessor_that_has_room(
     kilobytes: int, cells: int, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +230,13 @@ def test_weights_that_do_not_fit_there_are_read_in_tiles(monkeypatch: pytest.Mon
     ours, theirs = (torch.autograd.grad(layer(lstm, x, sizes).square().sum(), weights) for layer in BOTH)
     for one, other in zip(ours, theirs, strict=True):
         assert far(one, other) < 2e-3
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no two GPUs here")
+def test_rows_may_be_on_another_gpu_than_the_current_one() -> None:
+    lstm, x = make_lstm(3, 8).to("cuda:1"), torch.randn(2, 4, 3, device="cuda:1")
+    sizes = torch.tensor([4, 2], dtype=torch.int32, device="cuda:1")
+    torch.testing.assert_close(lstm_rows(lstm, x, sizes), pytorchs(lstm, x, sizes), atol=1e-3, rtol=1e-3)
 
 
 def test_only_lstms_that_are_not_too_large_go_that_way() -> None:

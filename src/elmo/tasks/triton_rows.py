@@ -44,6 +44,12 @@ def _half(x):
     return tl.minimum(tl.maximum(x, -60000.0), 60000.0).to(tl.float16)
 
 
+@triton.jit
+def _length(lengths, row, B, T):
+    """Steps of each row; more than there are would reach into the row behind it."""
+    return tl.minimum(tl.load(lengths + row, mask=row < B, other=0), T)
+
+
 @triton.jit(do_not_specialize=["B", "T"])
 def small_forward(
     z,  # (B, T, S, 4, H): the input's part of the gates
@@ -62,7 +68,7 @@ def small_forward(
 ):
     d = tl.program_id(1)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
-    length = tl.load(lengths + row, mask=row < B, other=0)
+    length = _length(lengths, row, B, T)
     cell = tl.arange(0, P)
     source = w + d * (4 * P * P) + cell[:, None] * P + cell[None, :]
     w_i = tl.load(source)
@@ -135,7 +141,7 @@ def small_backward(
 ):
     d = tl.program_id(1)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
-    length = tl.load(lengths + row, mask=row < B, other=0)
+    length = _length(lengths, row, B, T)
     cell = tl.arange(0, P)
     source = w + d * (4 * P * P) + cell[:, None] * P + cell[None, :]
     w_i = tl.load(source)
@@ -184,7 +190,7 @@ def tiled_forward(
 ):
     d = tl.program_id(1)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
-    length = tl.load(lengths + row, mask=row < B, other=0)
+    length = _length(lengths, row, B, T)
     lane = tl.arange(0, BN)
     for step in range(T):
         alive = (step < length)[:, None]
@@ -243,7 +249,7 @@ def tiled_backward(
 ):
     d = tl.program_id(1)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
-    length = tl.load(lengths + row, mask=row < B, other=0)
+    length = _length(lengths, row, B, T)
     lane = tl.arange(0, BN)
     up = tl.load(scale)
     down = 1 / up
@@ -338,7 +344,8 @@ class _Recurrence(torch.autograd.Function):
 
 def _launch(kernel: Any, tensors: list[Tensor], shape_BTSH: torch.Size, **sizes: int) -> None:
     rows, steps, sides, _ = shape_BTSH
-    kernel[triton.cdiv(rows, _ROWS), sides](*tensors, rows, steps, S=sides, **sizes)
+    with torch.cuda.device_of(tensors[0]):  # type: ignore[no-untyped-call]  # Triton launches on the current one
+        kernel[triton.cdiv(rows, _ROWS), sides](*tensors, rows, steps, S=sides, **sizes)
 
 
 @cache
@@ -359,7 +366,7 @@ def _sizes(hidden: int, fitting: int) -> dict[str, int]:
 
 
 def lstm_rows(lstm: nn.LSTM, x_BTI: Tensor, lengths_B: Tensor) -> Tensor:
-    """What a layer of an LSTM makes of rows: `(B, T, S * H)`, zero behind a row's end.
+    """What a layer of an LSTM makes of rows: `(B, T, S * H)` in its weights' precision, zero behind a row's end.
 
     Args:
         lstm: one layer, in one direction or both; its weights are used, not itself.
@@ -375,4 +382,4 @@ def lstm_rows(lstm: nn.LSTM, x_BTI: Tensor, lengths_B: Tensor) -> Tensor:
     z_BTS4H = F.linear(x_BTI, weight, bias).view(n, steps, len(sides), 4, hidden)
     w_S4HH = recurrent.view(len(sides), 4, hidden, hidden)
     y_BTSH: Tensor = _Recurrence.apply(z_BTS4H, w_S4HH, lengths_B)  # type: ignore[no-untyped-call]  # of PyTorch
-    return y_BTSH.view(n, steps, len(sides) * hidden)
+    return y_BTSH.view(n, steps, len(sides) * hidden).to(weight.dtype)
