@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from conftest import SHARED, run_elmo
+from conftest import SHARED, run_elmo, small_options, write_model
 from elmo.errors import ElmoError
 from elmo.reproduce import claims, figures, tables
 from elmo.reproduce.lab import SIX, Lab, NotDoneError, Run, Settings, Study
 from elmo.reproduce.tables import Row, markdown, spread, with_elmo, without
 from elmo.reproduce.workers import run_all, runs_of
 from elmo.tasks.all import task_named
-from elmo.tasks.run import Result
+from elmo.tasks.run import RESULT, Result
+from elmo.tasks.settings import TaskConfig
 
 DATA = SHARED / "data" / "tasks"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the task data of ../shared is not here")
@@ -119,6 +122,34 @@ class TestQuick:
         text = (out / "table1.md").read_text()
         for part in ("`elmo reproduce table1 --quick`", "commit ", "PyTorch", "toy size"):
             assert part in text
+
+
+def test_a_baseline_is_found_again_with_another_bilm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(task: object, config: TaskConfig, data: object, folder: Path, **_: object) -> SimpleNamespace:
+        result = Result(config.to_dict(), 1, 1.0, {"f1": 0.5}, {"f1": 0.5}, [0.5])
+        folder.mkdir(parents=True)
+        (folder / RESULT).write_text(json.dumps(asdict(result)))
+        return SimpleNamespace(result=result)
+
+    monkeypatch.setattr("elmo.reproduce.lab.train_task", trained)
+    for name in ("data", "_layers"):
+        monkeypatch.setattr(Lab, name, lambda *_: None)
+    labs = []
+    for seed, name in enumerate(("one", "other")):
+        write_model(tmp_path / name, small_options(), seed=seed)
+        labs.append(Lab(study(tmp_path, model=str(tmp_path / name))))
+    one, other = labs
+    assert one.model_digest != other.model_digest
+    baseline = one.run("ner", without())
+    for settings in (with_elmo("ner"), with_elmo("ner", layers="top")):
+        one.run("ner", settings)
+    never = Lab(replace(other.study, train=False))
+    assert never.run("ner", without()) == baseline
+    with pytest.raises(NotDoneError):
+        never.run("ner", without(), seed=1)
+    for settings in (with_elmo("ner"), with_elmo("ner", layers="top")):
+        with pytest.raises(NotDoneError):
+            never.run("ner", settings)
 
 
 def test_mistakes_are_said(tmp_path: Path) -> None:

@@ -228,7 +228,8 @@ class TestLayers:
             for row, length in enumerate(lengths):
                 alone = x_BTI[row : row + 1, :length]
                 for number, layer in enumerate(stack.layers):
-                    alone = layer(alone.flip(1)).flip(1) if number % 2 else layer(alone)
+                    size = torch.tensor([length])
+                    alone = layer(alone.flip(1), size).flip(1) if number % 2 else layer(alone, size)
                 torch.testing.assert_close(found[row, :length], alone[0])
 
     def test_a_closed_gate_leaves_only_the_way_around(self) -> None:
@@ -236,7 +237,7 @@ class TestLayers:
         torch.nn.init.eye_(layer.around.weight)
         torch.nn.init.constant_(layer.gate.bias, -1e4)
         x_BTI = torch.randn(2, 3, 5)
-        torch.testing.assert_close(layer(x_BTI), x_BTI)
+        torch.testing.assert_close(layer(x_BTI, torch.tensor([3, 3])), x_BTI)
 
 
 class TestModel:

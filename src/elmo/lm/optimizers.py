@@ -96,14 +96,13 @@ class Optimizer:
     def apply(self, gradients: Sequence[Gradient], step: int) -> None:
         """Change the weights; the gradients are used up."""
         whole = [gradient for gradient in gradients if gradient.rows is None]
-        columns = [(one.value, one.weight, *self._memories(one.name)) for one in whole]
-        self._update(step, *map(list, zip(*columns, strict=True)))
+        self._update(step, [one.value for one in whole], [[one.weight, *self._memories(one.name)] for one in whole])
         for gradient in gradients:
             if gradient.rows is None:
                 continue
             tables = [gradient.weight, *self._memories(gradient.name)]
             taken = [tensor.index_select(0, gradient.rows) for tensor in tables]
-            self._update(step, [gradient.value], *([one] for one in taken))
+            self._update(step, [gradient.value], [taken])
             for tensor, changed in zip(tables, taken, strict=True):
                 tensor.index_copy_(0, gradient.rows, changed)
 
@@ -111,13 +110,12 @@ class Optimizer:
         for kind in ("sum",) if self._settings.kind == "adagrad" else ("mean", "square"):
             yield self.state[f"{name}.{kind}"]
 
-    def _update(
-        self, step: int, gradients: Sequence[Tensor] = (), weights: Sequence[Tensor] = (), *memories: Sequence[Tensor]
-    ) -> None:
-        """Change tensors, all of them by each operation: on a GPU, few launches instead of a few a tensor."""
+    def _update(self, step: int, gradients: list[Tensor], changed: list[list[Tensor]]) -> None:
+        """Change weights and their memories, all by each operation: on a GPU, few launches for all of them."""
         if not gradients:
             return
         settings, rate = self._settings, self.rate(step)
+        weights, *memories = map(list, zip(*changed, strict=True))
         if settings.kind == "adagrad":
             (totals,) = memories
             torch._foreach_addcmul_(totals, gradients, gradients)

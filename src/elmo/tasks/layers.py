@@ -68,6 +68,7 @@ class BiLSTM(nn.Module):
 
             sizes_B = sizes_B.to(x_BTI.device, non_blocking=True)
             for lstm in self.lstms:
+                assert isinstance(lstm, nn.LSTM)
                 x_BTI = lstm_rows(lstm, self.dropout(x_BTI), sizes_B)
             return x_BTI
         for lstm in self.lstms:

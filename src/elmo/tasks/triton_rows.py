@@ -3,8 +3,9 @@
 cuDNN launches several kernels for each step, so that a batch of short steps waits for the host: 15,000 launches for one
 step of training on paragraphs of SQuAD. Here a program has some rows of one direction, and goes through time by itself.
 
-Up to 128 cells, it keeps state and recurrent weights on its multiprocessor (`small_*`); beyond that, it reads the weights
-from the second cache at each step, a tile at a time (`tiled_*`), and what it hands on to itself goes through memory.
+Up to 128 cells (64 where there is less room), it keeps state and recurrent weights on its multiprocessor (`small_*`);
+beyond that, it reads the weights from the second cache at each step, a tile at a time (`tiled_*`), and what it hands on
+to itself goes through memory.
 
 Recurrent products are of float16, which has as many digits as the TF32 that cuDNN takes for float32; sums, gates and
 cells are float32. Gradients may be small beyond float16, and are scaled by the largest that comes in.
@@ -14,6 +15,7 @@ Shapes: B rows, T steps, S sides (1 or 2 directions), 4 gates (i, f, g, o), H ce
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +27,8 @@ from torch.nn import functional as F
 
 _ROWS = 16  # of a program: as many as a tensor core's product has
 _SMALL = 128  # cells whose weights fit on a multiprocessor
+_ROOM = 136 * 1024  # bytes of shared memory that these take
+_SMALLER = 64  # cells that fit without
 _TILE = 64  # cells of a tile
 _TOP = 0.25  # what gradients are scaled to, far from float16's 65,504
 
@@ -40,13 +44,19 @@ def _half(x):
     return tl.minimum(tl.maximum(x, -60000.0), 60000.0).to(tl.float16)
 
 
+@triton.jit
+def _length(lengths, row, B, T):
+    """Steps of each row; more than there are would reach into the row behind it."""
+    return tl.minimum(tl.load(lengths + row, mask=row < B, other=0), T)
+
+
 @triton.jit(do_not_specialize=["B", "T"])
 def small_forward(
     z,  # (B, T, S, 4, H): the input's part of the gates
     w,  # (S, 4, P from, P to) float16
     lengths,  # (B,) int32
     y,  # (B, T, S, H) float32
-    gates,  # (B, T, S, 4, H) float16, if SAVE
+    gates,  # (B, T, S, 4, H) float32, if SAVE: in float16, an open gate would have no slope
     cells,  # (B, T, S, H) float32, if SAVE
     B,
     T,
@@ -58,7 +68,7 @@ def small_forward(
 ):
     d = tl.program_id(1)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
-    length = tl.load(lengths + row, mask=row < B, other=0)
+    length = _length(lengths, row, B, T)
     cell = tl.arange(0, P)
     source = w + d * (4 * P * P) + cell[:, None] * P + cell[None, :]
     w_i = tl.load(source)
@@ -86,20 +96,20 @@ def small_forward(
         h = full.to(tl.float16)
         tl.store(y + one, full, mask=now)
         if SAVE:
-            tl.store(gates + four, i.to(tl.float16), mask=now)
-            tl.store(gates + four + H, f.to(tl.float16), mask=now)
-            tl.store(gates + four + 2 * H, g.to(tl.float16), mask=now)
-            tl.store(gates + four + 3 * H, o.to(tl.float16), mask=now)
+            tl.store(gates + four, i, mask=now)
+            tl.store(gates + four + H, f, mask=now)
+            tl.store(gates + four + 2 * H, g, mask=now)
+            tl.store(gates + four + 3 * H, o, mask=now)
             tl.store(cells + one, c, mask=now)
 
 
 @triton.jit
 def _slopes(dy, gates, cells, dh, dc, four, one, before, now, later, up, H: tl.constexpr):
     """Scaled gradients of the gates before their functions, and of the cell before, from those of a step's output."""
-    i = tl.load(gates + four, mask=now, other=0.0).to(tl.float32)
-    f = tl.load(gates + four + H, mask=now, other=0.0).to(tl.float32)
-    g = tl.load(gates + four + 2 * H, mask=now, other=0.0).to(tl.float32)
-    o = tl.load(gates + four + 3 * H, mask=now, other=0.0).to(tl.float32)
+    i = tl.load(gates + four, mask=now, other=0.0)
+    f = tl.load(gates + four + H, mask=now, other=0.0)
+    g = tl.load(gates + four + 2 * H, mask=now, other=0.0)
+    o = tl.load(gates + four + 3 * H, mask=now, other=0.0)
     squashed = _tanh(tl.load(cells + one, mask=now, other=0.0))
     c_before = tl.load(cells + before, mask=now & later, other=0.0)
     dh += tl.load(dy + one, mask=now, other=0.0).to(tl.float32) * up
@@ -118,7 +128,7 @@ def small_backward(
     dy,  # (B, T, S, H)
     w,  # (S, 4, P to, P from) float16
     lengths,  # (B,) int32
-    gates,  # (B, T, S, 4, H) float16
+    gates,  # (B, T, S, 4, H) float32
     cells,  # (B, T, S, H) float32
     scale,  # (1,) float32
     dz,  # (B, T, S, 4, H): zero
@@ -131,7 +141,7 @@ def small_backward(
 ):
     d = tl.program_id(1)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
-    length = tl.load(lengths + row, mask=row < B, other=0)
+    length = _length(lengths, row, B, T)
     cell = tl.arange(0, P)
     source = w + d * (4 * P * P) + cell[:, None] * P + cell[None, :]
     w_i = tl.load(source)
@@ -180,7 +190,7 @@ def tiled_forward(
 ):
     d = tl.program_id(1)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
-    length = tl.load(lengths + row, mask=row < B, other=0)
+    length = _length(lengths, row, B, T)
     lane = tl.arange(0, BN)
     for step in range(T):
         alive = (step < length)[:, None]
@@ -211,10 +221,10 @@ def tiled_forward(
             tl.store(cells + one, c, mask=now)
             tl.store(y + one, o * _tanh(c), mask=now)
             if SAVE:
-                tl.store(gates + four, i.to(tl.float16), mask=now)
-                tl.store(gates + four + H, f.to(tl.float16), mask=now)
-                tl.store(gates + four + 2 * H, g.to(tl.float16), mask=now)
-                tl.store(gates + four + 3 * H, o.to(tl.float16), mask=now)
+                tl.store(gates + four, i, mask=now)
+                tl.store(gates + four + H, f, mask=now)
+                tl.store(gates + four + 2 * H, g, mask=now)
+                tl.store(gates + four + 3 * H, o, mask=now)
         tl.debug_barrier()  # the next step reads what all threads have written
 
 
@@ -239,7 +249,7 @@ def tiled_backward(
 ):
     d = tl.program_id(1)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
-    length = tl.load(lengths + row, mask=row < B, other=0)
+    length = _length(lengths, row, B, T)
     lane = tl.arange(0, BN)
     up = tl.load(scale)
     down = 1 / up
@@ -293,17 +303,18 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z_BTS4H: Tensor, w_S4HH: Tensor, lengths_B: Tensor) -> Tensor:
         n, steps, sides, _, hidden = z_BTS4H.shape
-        save, sizes = any(ctx.needs_input_grad), _sizes(hidden)
+        save, fitting = any(ctx.needs_input_grad), _fitting(z_BTS4H.device)
+        sizes = _sizes(hidden, fitting)
         z = z_BTS4H.contiguous()
         y = z.new_zeros((n, steps, sides, hidden), dtype=torch.float32)
-        gates = z.new_empty(z.shape if save else 1, dtype=torch.float16)
+        gates = z.new_empty(z.shape if save else 1, dtype=torch.float32)
         cells = torch.empty_like(y)
         padding = sizes["P"] - hidden
         w_S4PP = F.pad(w_S4HH, (0, padding, 0, padding)).to(torch.float16)  # to, from
         if y.numel():
-            kernel = small_forward if hidden <= _SMALL else tiled_forward
+            kernel = small_forward if hidden <= fitting else tiled_forward
             turned = w_S4PP.transpose(2, 3).contiguous()
-            kernel[_grid(n, sides)](z, turned, lengths_B, y, gates, cells, n, steps, S=sides, SAVE=save, **sizes)
+            _launch(kernel, [z, turned, lengths_B, y, gates, cells], y.shape, SAVE=save, **sizes)
         ctx.save_for_backward(y, w_S4PP, lengths_B, gates, cells)
         ctx.dtypes = z_BTS4H.dtype, w_S4HH.dtype
         return y
@@ -312,30 +323,42 @@ class _Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
         y, w_S4PP, lengths, gates, cells = ctx.saved_tensors
-        n, steps, sides, hidden = y.shape
+        n, _, sides, hidden = y.shape
         dtype, weight_dtype = ctx.dtypes
-        sizes = _sizes(hidden)
+        fitting = _fitting(y.device)
+        sizes = _sizes(hidden, fitting)
         dz = gates.new_zeros(gates.shape, dtype=dtype)
         dy = dy.contiguous()
         if y.numel():
             scale = _TOP / dy.abs().amax().float().clamp(min=1e-30).reshape(1)
             tensors, kernel = [dy, w_S4PP, lengths, gates, cells, scale, dz], small_backward
-            if hidden > _SMALL:
+            if hidden > fitting:
                 tensors += y.new_zeros(2, n, sides, sizes["P"]).unbind()
                 kernel = tiled_backward
-            kernel[_grid(n, sides)](*tensors, n, steps, S=sides, **sizes)
+            _launch(kernel, tensors, y.shape, **sizes)
         # What a step got from the one before it in its direction; beyond a row's end all is zero.
         pairs = [(dz[:, 1:, 0], y[:, :-1, 0]), (dz[:, :-1, 1:], y[:, 1:, 1:])][:sides]
         dw = [ours.flatten(2).flatten(0, 1).T.float() @ before.flatten(2).flatten(0, 1) for ours, before in pairs]
         return dz, torch.stack(dw).view(sides, 4, hidden, hidden).to(weight_dtype), None
 
 
-def _grid(rows: int, sides: int) -> tuple[int, int]:
-    return triton.cdiv(rows, _ROWS), sides
+def _launch(kernel: Any, tensors: list[Tensor], shape_BTSH: torch.Size, **sizes: int) -> None:
+    rows, steps, sides, _ = shape_BTSH
+    with torch.cuda.device_of(tensors[0]):  # type: ignore[no-untyped-call]  # Triton launches on the current one
+        kernel[triton.cdiv(rows, _ROWS), sides](*tensors, rows, steps, S=sides, **sizes)
 
 
-def _sizes(hidden: int) -> dict[str, int]:
-    if hidden > _SMALL:
+@cache
+def _fitting(device: torch.device) -> int:
+    """How many cells' weights fit on a multiprocessor: that of a GPU for games has less room."""
+    if device.type != "cuda":
+        return _SMALL
+    about: Any = torch.cuda.get_device_properties(device)  # whose types leave out what is asked for
+    return _SMALL if about.shared_memory_per_block_optin >= _ROOM else _SMALLER
+
+
+def _sizes(hidden: int, fitting: int) -> dict[str, int]:
+    if hidden > fitting:
         padded = -(-hidden // _TILE) * _TILE
         return {"H": hidden, "P": padded, "BM": _ROWS, "BN": _TILE, "num_warps": 4, "num_stages": 3}
     padded = max(16, triton.next_power_of_2(hidden))
@@ -343,7 +366,7 @@ def _sizes(hidden: int) -> dict[str, int]:
 
 
 def lstm_rows(lstm: nn.LSTM, x_BTI: Tensor, lengths_B: Tensor) -> Tensor:
-    """What a layer of an LSTM makes of rows: `(B, T, S * H)`, zero behind a row's end.
+    """What a layer of an LSTM makes of rows: `(B, T, S * H)` in its weights' precision, zero behind a row's end.
 
     Args:
         lstm: one layer, in one direction or both; its weights are used, not itself.
@@ -357,5 +380,6 @@ def lstm_rows(lstm: nn.LSTM, x_BTI: Tensor, lengths_B: Tensor) -> Tensor:
     n, steps, _ = x_BTI.shape
     hidden = lstm.hidden_size
     z_BTS4H = F.linear(x_BTI, weight, bias).view(n, steps, len(sides), 4, hidden)
-    y_BTSH: Tensor = _Recurrence.apply(z_BTS4H, recurrent.view(len(sides), 4, hidden, hidden), lengths_B)
-    return y_BTSH.view(n, steps, len(sides) * hidden)
+    w_S4HH = recurrent.view(len(sides), 4, hidden, hidden)
+    y_BTSH: Tensor = _Recurrence.apply(z_BTS4H, w_S4HH, lengths_B)  # type: ignore[no-untyped-call]  # of PyTorch
+    return y_BTSH.view(n, steps, len(sides) * hidden).to(weight.dtype)
