@@ -40,10 +40,10 @@ def in_context(tokens: Sequence[str], position: int) -> str:
 
 
 def main() -> None:
-    """Search once for all queries and print the nearest of each."""
+    """Search once for all queries, by the vectors that `model.embed` gives, and print the nearest of each."""
     model = elmo.load()
     queries = [Query(sentence, sentence.split().index(word)) for word, sentence in QUERIES]
-    found = nearest(model.embedder(layers="top"), queries, held_out(), 1, same_word=True)
+    found = nearest(model.embedder(), queries, held_out(), 1, same_word=True)
     print("| asked | nearest in held-out text | cosine |\n|---|---|---|")
     for query, (hit, *_) in zip(queries, found, strict=True):
         asked, answer = in_context(query.tokens, query.position), in_context(hit.tokens, hit.position)

@@ -59,7 +59,7 @@ class TestQuick:
             text = draw(lab, tmp_path)
             assert (tmp_path / name).read_text().startswith("<?xml")
             assert f"({name})" in text
-        assert "| srl | with ELMo | " in figures.figure1(lab, tmp_path)
+        assert "| inference | with ELMo | " in figures.figure1(lab, tmp_path)
 
     def test_layers_are_told_apart_by_senses_tags_and_neighbours(self, lab: Lab) -> None:
         assert "| layer 2 | " in tables.table5(lab)
@@ -197,3 +197,9 @@ def test_processes_know_what_a_table_is_going_to_ask_for(name: str, tmp_path: Pa
     else:
         getattr(tables, name)(lab)
     assert sorted(map(repr, runs_of([name], lab.study))) == sorted(map(repr, lab.runs))
+
+
+def test_what_tables_ask_for_in_other_words_is_one_run(tmp_path: Path) -> None:
+    runs = runs_of(["table1", "table2", "table3"], study(tmp_path, tasks=("squad",), seeds=2))
+    assert len(runs) == 8  # with none and both at two seeds, the last layer, a large penalty, input, output
+    assert len({repr(TaskConfig.of(task_named(run.task), {"seed": run.seed, **run.settings})) for run in runs}) == 8

@@ -242,8 +242,8 @@ def test_rows_may_be_on_another_gpu_than_the_current_one() -> None:
 def test_only_lstms_that_are_not_too_large_go_that_way() -> None:
     assert not has_row_kernels(torch.device("cpu"), 90)
     if DEVICE.type == "cuda":
-        assert has_row_kernels(DEVICE, 512)
-        assert not has_row_kernels(DEVICE, 513)
+        assert has_row_kernels(DEVICE, 256)
+        assert not has_row_kernels(DEVICE, 257)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="no GPU here")

@@ -20,18 +20,20 @@ from elmo.errors import ElmoError
 from elmo.reproduce.figures import SHARES, TASKS, with_share
 from elmo.reproduce.lab import Lab, Run, Study
 from elmo.reproduce.tables import CHOSEN, ENDS, LAYERS, Variants, with_elmo, without
+from elmo.tasks.all import task_named
+from elmo.tasks.settings import TaskConfig
 
 _LONGEST_FIRST = ("squad", "srl", "coref", "ner", "sentiment", "inference")
 
 
 def runs_of(names: Iterable[str], study: Study) -> list[Run]:
     """The runs that tables and figures ask for, each once: SQuAD's, which take longest, and then table by table."""
-    found: list[Run] = []
+    found: dict[TaskConfig, Run] = {}
     for name in names:
         for run in sorted(_runs_of(name, study), key=_length):
-            if run not in found:
-                found.append(run)
-    return sorted(found, key=lambda run: run.task != _LONGEST_FIRST[0])
+            # By all settings: tables may say the same in other words, as a penalty that is the task's own.
+            found.setdefault(TaskConfig.of(task_named(run.task), {"seed": run.seed, **run.settings}), run)
+    return sorted(found.values(), key=lambda run: run.task != _LONGEST_FIRST[0])
 
 
 def run_all(study: Study, runs: Sequence[Run], jobs: int) -> None:
