@@ -77,33 +77,37 @@ def losses(start: Start, asked: TrainConfig) -> list[list[float]]:
     return found
 
 
+def begun(path: Path, corpus: MemoryCorpus, settings: TrainConfig) -> Start:
+    return read_start(elmo.load(path), path, corpus, settings)
+
+
 class TestTrainingGoesOn:
     def test_two_steps_have_the_losses_that_tensorflow_has(self) -> None:
-        found = losses(read_start(TENSORFLOW, corpus(), settings()), settings())
+        found = losses(begun(TENSORFLOW, corpus(), settings()), settings())
         np.testing.assert_allclose(found, [batch["losses"] for batch in BATCHES], atol=1e-5)
 
     def test_without_what_adagrad_remembered_the_second_has_another(self) -> None:
-        start = read_start(TENSORFLOW, corpus(), settings())
+        start = begun(TENSORFLOW, corpus(), settings())
         assert set(start.sums) == {name for name, _ in start.lm.named_parameters()}
         found = losses(Start(start.lm, {}), settings())
         assert np.abs(np.array(found[1]) - BATCHES[1]["losses"]).max() > 5e-5
 
     def test_another_optimizer_starts_from_the_weights_alone(self) -> None:
         asked = settings(kind="adamw", rate=0.01)
-        assert len(losses(read_start(TENSORFLOW, corpus(), asked), asked)) == 2
+        assert len(losses(begun(TENSORFLOW, corpus(), asked), asked)) == 2
 
     def test_another_model_or_vocabulary_is_refused(self) -> None:
         other = TrainConfig.from_dict({"model": small_options(dim=13)})
         with pytest.raises(ElmoError, match=r"another model than the config's \[model\]"):
-            read_start(TENSORFLOW, corpus(), other)
+            begun(TENSORFLOW, corpus(), other)
         text = [["other", "words"]] * 5
         with pytest.raises(ElmoError, match="another vocabulary than the prepared text"):
-            read_start(TENSORFLOW, MemoryCorpus([text], text), settings())
+            begun(TENSORFLOW, MemoryCorpus([text], text), settings())
 
     def test_the_softmax_needs_its_words(self, checkpoint: Path) -> None:
         (checkpoint / "vocab.txt").unlink()
         with pytest.raises(ElmoError, match=r"put the vocab\.txt of the checkpoint beside it"):
-            read_start(checkpoint, corpus(), settings())
+            begun(checkpoint, corpus(), settings())
 
     def test_by_the_command(self, tmp_path: Path) -> None:
         (tmp_path / "text").write_text("the cat sat on the mat .\n" * 40)
@@ -126,6 +130,9 @@ class TestTrainingGoesOn:
         resumed = run_elmo(*run, "cpu", "--resume")
         assert resumed.returncode == 2
         assert b"started from another model" in resumed.stderr
+        embedded = run_elmo(*run, "cpu", "--start", "default")
+        assert embedded.returncode == 2
+        assert b"default is another model than the config's [model]: it is" in embedded.stderr
 
 
 class TestCheckpoint:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ElmoError
-from elmo.formats import read_model, tf_checkpoint
+from elmo.formats import tf_checkpoint
 from elmo.formats.bundle import Bundle, empty_bilm, fill_bilm
 from elmo.lm.batches import Corpus
 from elmo.lm.network import LanguageModel
@@ -39,9 +39,8 @@ class Start:
                 known.copy_(value)
 
 
-def read_start(path: Path, corpus: Corpus, settings: TrainConfig) -> Start:
-    """Read what pretraining goes on with: a model of any format, of the settings' sizes and the corpus's words."""
-    model = read_model(path)
+def read_start(model: Bundle, path: Path, corpus: Corpus, settings: TrainConfig) -> Start:
+    """What pretraining goes on with: a model of the settings' sizes and the corpus's words, and what is at its path."""
     if model.config != settings.model:
         theirs, ours = model.config.to_options(), settings.model.to_options()
         raise ElmoError(f"{path} is another model than the config's [model]: it is {theirs}, the config says {ours}")

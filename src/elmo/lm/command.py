@@ -148,6 +148,7 @@ def pretrain(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Train a biLM on prepared text; under torchrun, on several devices and machines."""
+    from elmo.api import load
     from elmo.lm.begin import read_start
     from elmo.lm.corpus import Corpus
     from elmo.lm.distributed import ranks
@@ -160,7 +161,7 @@ def pretrain(
         # One process reads the checksums for all, and a run that goes on has done so before.
         verify = mine.first and not (Path(out) / LAST).exists()
         text = Corpus.open(Path(corpus or settings.corpus), verify=verify)
-        begin = None if start is None else read_start(Path(start), text, settings)
+        begin = None if start is None else read_start(load(start), Path(start), text, settings)
         with _training_bar(quiet or not mine.first) as report:
             try:
                 end = run(settings, text, Path(out), start=begin, ranks=mine, resume=resume, report=report)
