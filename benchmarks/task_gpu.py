@@ -2,8 +2,8 @@
 
 python benchmarks/task_gpu.py DATA [--tasks squad,ner] [--tokens TOKENS]
 
-DATA has the archives of `elmo reproduce`. The models have no ELMo, so that nothing is embedded first. Each way takes the
-same batches; a step's time is that of the host, its launches and the device's own time are a profiler's.
+DATA has the archives of `elmo reproduce`. The models have no ELMo, so that nothing is embedded first. Each way takes
+the same batches; a step's time is that of the host, its launches and the device's own time are a profiler's.
 """
 
 from __future__ import annotations
