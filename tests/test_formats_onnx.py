@@ -53,8 +53,9 @@ class Session:
 
 
 def assert_same(ours: BiLMOutput, theirs: BiLMOutput) -> None:
-    torch.testing.assert_close(ours.layers, theirs.layers, atol=1e-5, rtol=0)
-    torch.testing.assert_close(ours.state.m, theirs.state.m, atol=1e-5, rtol=0)
+    # Sums of float32 in another order: what differs grows with the numbers, some of which are above 1.
+    torch.testing.assert_close(ours.layers, theirs.layers, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.state.m, theirs.state.m, atol=1e-5, rtol=1e-5)
     # Cells add up over a whole sentence, unlike what comes out; they are as large as the clip.
     torch.testing.assert_close(ours.state.c, theirs.state.c, atol=5e-5, rtol=1e-5)
     assert torch.equal(ours.mask, theirs.mask)
