@@ -248,7 +248,7 @@ def test_only_lstms_that_are_not_too_large_go_that_way() -> None:
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="no GPU here")
 @pytest.mark.parametrize("kind", [BiLSTM, AlternatingLSTM])
-@pytest.mark.parametrize("hidden", [16, 90, 128, 200, 300])
+@pytest.mark.parametrize("hidden", [16, 90, 128, 200, 256])
 def test_models_of_several_layers_learn_as_with_pytorch(
     hidden: int, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
