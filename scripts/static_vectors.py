@@ -4,8 +4,7 @@
     python scripts/static_vectors.py CORPUS -o src/elmo/models/static [--dim 100] [--epochs 3]
 
 CORPUS is what `elmo prepare` made. Skip-grams with negative samples (word2vec, by gensim) over the words of its
-vocabulary; a word outside it is left out, as gensim does with rare words. OUT is a folder: words.txt, and
-vectors.safetensors with integers of 8 bits and a scale for each word.
+vocabulary; a word outside it is left out, as gensim does with rare words.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from elmo.lm.corpus import Corpus
+from elmo.tasks.words import WordVectors
 from elmo.vocab import SPECIAL_WORDS
 
 
@@ -62,11 +61,7 @@ def main() -> None:
     split = corpus.split("train")
     model.train(Sentences(corpus), total_words=split.n_tokens, total_examples=split.n_sentences, epochs=options.epochs)
     vectors = np.stack([model.wv[word] for word in words])
-    scale = np.abs(vectors).max(axis=1) / 127
-    options.out.mkdir(parents=True, exist_ok=True)
-    integers = np.rint(vectors / scale[:, None]).astype(np.int8)
-    save_file({"vectors": integers, "scale": scale.astype(np.float32)}, options.out / "vectors.safetensors")
-    (options.out / "words.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    WordVectors(tuple(words), vectors).write(options.out)
 
 
 if __name__ == "__main__":

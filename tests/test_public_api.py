@@ -35,7 +35,7 @@ ROWS = [
     ["lm.gpu_recurrence", "lm.softmax"],
     ["lm.encoder", "lm.layer"],
     ["lm.network", "lm.settings"],
-    ["lm.batches", "lm.distributed", "lm.optimizers"],
+    ["lm.batches", "lm.distributed", "lm.late", "lm.optimizers"],
     ["lm.plans"],
     ["lm.graphs", "lm.start"],
     ["formats.hub", "formats.quantise"],

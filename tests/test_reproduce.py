@@ -91,6 +91,16 @@ class TestQuick:
         assert "| baseline | – |" in tables.table2(fresh)
         assert "| ner | baseline | – | – | – | – | – |" in figures.figure1(fresh, tmp_path)
 
+    def test_other_static_vectors_make_other_runs(self, lab: Lab, tmp_path: Path) -> None:
+        (tmp_path / "glove.txt").write_text("the 1 0 0\nof 0 1 0\n")
+        ours = lab.run("sentiment", without())
+        theirs = Lab(replace(lab.study, vectors=str(tmp_path / "glove.txt"))).run("sentiment", without())
+        assert (ours.config["encoder"]["vectors"], theirs.config["encoder"]["vectors"][-9:]) == ("default", "glove.txt")
+        nowhere = ("reproduce", "table1", "--data", DATA, "--vectors", tmp_path / "none.txt")
+        result = run_elmo(*nowhere)
+        assert result.returncode == 2
+        assert b"there are no word vectors" in result.stderr
+
     def test_what_fails_in_a_process_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match=r"encoder\.elmo is 'everywhere'"):
             run_all(study(tmp_path), [Run("ner", {"encoder": {"elmo": "everywhere"}})] * 2, 2)

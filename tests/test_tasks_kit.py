@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import elmo
 from conftest import run_elmo, small_options, write_model
 from elmo.errors import ElmoError
+from elmo.lm.checkpoint import read_tensors
 from elmo.lm.loop import run_training
 from elmo.tasks.encoder import EncoderSettings, Place, TokenEncoder
 from elmo.tasks.layers import CRF, IMPOSSIBLE, BiLSTM, masked_softmax, viterbi
@@ -233,6 +235,13 @@ class TestWordVectors:
         assert found.words == ("cat", "dog")
         assert found.vectors.tolist() == [[1, 0], [0, 2]]
 
+    def test_a_folder_holds_them_to_8_bits(self, tmp_path: Path) -> None:
+        vectors = np.random.default_rng(0).standard_normal((3, 50)).astype(np.float32) * [[1], [100], [0]]
+        WordVectors(("cat", "dog", "é"), vectors.astype(np.float32)).write(tmp_path / "v")
+        found = WordVectors.read(str(tmp_path / "v"))
+        assert found.words == ("cat", "dog", "é")
+        assert (np.abs(found.vectors - vectors) <= np.abs(vectors).max(axis=1, keepdims=True) / 253).all()
+
     @pytest.mark.parametrize(
         ("text", "message"),
         [("cat 1 0\ndog 0\n", "line 2"), ("cat 1 x\n", "no number"), ("cat nan 1\n", "no number"), ("", "no word vec")],
@@ -299,6 +308,38 @@ class TestTraining:
         run_training(training(), tmp_path / "cut", resume=True)
         for name in ("last.safetensors", "best.safetensors", "metrics.jsonl"):
             assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+    def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(self, bilm: elmo.Model, tmp_path: Path) -> None:
+        config = small(encoder={"elmo": "none"})
+        data = Data(sentences(30), sentences(10, 1))
+        model, _ = new_model(Entities(), config, data, bilm)
+        training = TaskTraining(Entities(), config, model, data.train, data.dev)
+
+        def spoil(report: Any) -> None:
+            if report.event.step == training.steps_an_epoch + 1:
+                next(model.parameters()).data.fill_(math.nan)
+
+        wrong = r"not a number any more at step \d+ .* the last good checkpoint is of step"
+        with pytest.raises(ElmoError, match=wrong):
+            run_training(training, tmp_path, report=spoil)
+        _, saved = read_tensors(tmp_path / "last.safetensors")
+        assert all(tensor.isfinite().all() for tensor in saved.values() if tensor.is_floating_point())
+
+    def test_tf32_is_for_the_steps_alone(self, bilm: elmo.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        config = small(encoder={"elmo": "none"}, train={"precision": "tf32"})
+        data = Data(sentences(10), sentences(5, 1))
+        model, _ = new_model(Entities(), config, data, bilm)
+        training = TaskTraining(Entities(), config, model, data.train, data.dev)
+        seen, loss = [], model.loss
+
+        def watched(batch: Any) -> torch.Tensor:
+            seen.append(torch.get_float32_matmul_precision())
+            return loss(batch)
+
+        monkeypatch.setattr(model, "loss", watched)
+        next(training.takes(training.reads()))
+        assert set(seen) == {"high"}
+        assert torch.get_float32_matmul_precision() == "highest"
 
     def test_other_settings_or_examples_are_not_resumed(self, bilm: elmo.Model, tmp_path: Path) -> None:
         data = Data(sentences(10), sentences(5, 1))

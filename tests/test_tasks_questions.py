@@ -17,11 +17,13 @@ from elmo.tasks.encoder import Place
 from elmo.tasks.question_metrics import exact_match, normalised, question_scores, word_f1
 from elmo.tasks.questions import (
     QuestionAttention,
+    QuestionBatch,
     Questions,
     QuestionSettings,
     Relevance,
     SelfAttention,
     best_spans,
+    surprise,
 )
 from elmo.tasks.squad import Question, read_squad
 from elmo.tasks.texts import tokenise
@@ -78,6 +80,13 @@ class TestSquad:
         assert found.span is not None
         assert found.answers[0] == text
         assert found.paragraph.between(*found.span) == widened
+
+    def test_an_answer_stands_wherever_its_tokens_do(self) -> None:
+        paragraph = tokenise("Ann saw Ann, and Ann saw Bob saw Ann saw.")
+        found = Question(tokenise("Who?"), paragraph, ("Ann saw",), (0, 1))
+        assert [paragraph.between(*span) for span in found.spans] == ["Ann saw"] * 3
+        assert found.spans[0] == found.span
+        assert Question(tokenise("Who?"), paragraph).spans == ()
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -186,6 +195,12 @@ class TestParts:
         expected = x + torch.relu(attention.merge(torch.cat([own, torch.zeros(1, 1, 8)], dim=-1)))
         torch.testing.assert_close(attention(x, torch.ones(1, 1, dtype=torch.bool), (1,)), expected)
 
+    def test_the_surprise_is_that_of_all_right_tokens_together(self) -> None:
+        scores = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.25, 0.25]]).log() + torch.tensor([[3.0], [-7.0]])
+        right = torch.tensor([[True, False, True], [False, True, False]])
+        expected = -(torch.tensor([0.4, 0.25]).log().mean())
+        torch.testing.assert_close(surprise(scores, right), expected)
+
     @given(st.integers(1, 9), st.integers(1, 12), st.integers(0, 1000))
     def test_the_best_span_is_the_best_of_all(self, tokens: int, longest: int, seed: int) -> None:
         first, last = torch.randn(2, 3, tokens, generator=torch.Generator().manual_seed(seed))
@@ -226,6 +241,17 @@ class TestModel:
         losses = learn(model, TOY, frozen, steps=80)
         assert losses[-1] < 0.2 * losses[0]
         assert task.scores(TOY, answer(model, TOY, frozen)) == {"em": 1.0, "f1": 1.0}
+
+    @pytest.mark.parametrize(("anywhere", "places"), [(False, [0]), (True, [0, 3])])
+    def test_one_place_is_right_or_all_that_have_the_answer_s_words(self, anywhere: bool, places: list[int]) -> None:
+        settings = QuestionSettings(hidden=4, anywhere=anywhere)
+        example = Question(tokenise("Who?"), tokenise("Ann saw that Ann ran"), ("Ann",), (0, 0))
+        model = toy_model(Questions(), [*TOY, example], settings, None)
+        batch = model.collate([example, Question(tokenise("Who?"), tokenise("Bob"))], None)
+        assert isinstance(batch, QuestionBatch)
+        assert batch.firsts[0].nonzero().flatten().tolist() == places
+        assert torch.equal(batch.firsts, batch.lasts)
+        assert not batch.firsts[1].any()
 
     @pytest.mark.parametrize("place", PLACES)
     def test_an_answer_does_not_depend_on_the_other_rows(self, tmp_path: Path, place: Place) -> None:

@@ -14,7 +14,6 @@ Shapes: as in `plans.py`; P projection.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmo.lm.batches import Corpus
+from elmo.lm.late import Late
 from elmo.lm.network import Dropout, LanguageModel, Window
 from elmo.lm.optimizers import Gradient, Optimizer, norm
 from elmo.lm.plans import Inputs, Layout, Plan, Shape
@@ -30,25 +30,6 @@ from elmo.lm.softmax import SoftmaxHead, fused_losses, log_expected_count
 from elmo.model import State
 
 _GRAPHS = 32  # kept: a run meets a few shapes again and again
-
-
-@dataclass(frozen=True)
-class Late:
-    """The outcome of a step that may still be under way."""
-
-    step: int
-    """Its number."""
-    values: Tensor
-    """`(3,)` on the host: losses forward and backward, norm of the gradient."""
-    done: torch.cuda.Event | None
-    """After which they are there."""
-
-    def wait(self) -> tuple[float, float, float]:
-        """Losses forward and backward and the norm of the gradient, once the device has them."""
-        if self.done is not None:
-            self.done.synchronize()
-        forward, backward, size = self.values.tolist()
-        return forward, backward, size
 
 
 class _Run:
@@ -113,13 +94,7 @@ class Stepper:
             self.take(run.layout, run.inputs)
         else:
             run.graph.replay()
-        if self._device.type == "cpu":
-            return Late(plan.step, self._results.clone(), None)
-        values = torch.empty(3, pin_memory=True)
-        values.copy_(self._results, non_blocking=True)
-        done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
-        return Late(plan.step, values, done)
+        return Late.of(plan.step, self._results)
 
     def revive(self) -> None:
         """Let steps change something again, after one whose loss was no number."""

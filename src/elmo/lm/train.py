@@ -42,7 +42,8 @@ from elmo.errors import ElmoError
 from elmo.lm.batches import Corpus, Ints, TrainStream, Windows, validation_windows
 from elmo.lm.checkpoint import fill_tensors, refuse_other_settings
 from elmo.lm.distributed import Ranks
-from elmo.lm.graphs import Late, Stepper
+from elmo.lm.graphs import Stepper
+from elmo.lm.late import Late
 from elmo.lm.loop import StepEvent, Trainable, ValidEvent
 from elmo.lm.network import Dropout, LanguageModel, Sampling, Window
 from elmo.lm.optimizers import Gradient, Optimizer, clip

@@ -28,6 +28,9 @@ def reproduce(
     runs: Annotated[str, typer.Option(help="Folder that keeps the runs; a second call goes on with them.")] = "runs",
     tasks: Annotated[str | None, typer.Option(help="Some of the six, such as srl,ner; all if not given.")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="The biLM; the embedded one if not given.")] = None,
+    vectors: Annotated[
+        str | None, typer.Option(metavar="F", help="Static word vectors, such as GloVe's; the package's if not given.")
+    ] = None,
     tokens: Annotated[
         str | None, typer.Option(metavar="F", help="Tokens of raw text (scripts/pretokenise.py), instead of spaCy.")
     ] = None,
@@ -51,6 +54,8 @@ def reproduce(
         raise ElmoError(f"there is no folder {data}: give the one with the tasks' archives, --data DIR")
     if tokens is not None and not Path(tokens).exists():
         raise ElmoError(f"there is no file {tokens}: scripts/pretokenise.py makes one")
+    if vectors is not None and not Path(vectors).exists():
+        raise ElmoError(f"there are no word vectors {vectors}: give a file or folder of them")
     chosen = SIX if tasks is None else tuple(tasks.split(","))
     place = chosen_device(device)
     study = Study(
@@ -62,6 +67,7 @@ def reproduce(
         quick=quick,
         train=train,
         device=place,
+        vectors=vectors,
         tokens=tokens,
     )
     if jobs > 1 and train:
@@ -91,7 +97,8 @@ def _footer(name: str, lab: Lab) -> str:
     from elmo.tasks.run import hardware
 
     study = lab.study
-    options = [name, *(["--quick"] if study.quick else []), *([f"--model {study.model}"] if study.model else [])]
+    options = [name, *(["--quick"] if study.quick else [])]
+    options += [f"--{what} {value}" for what, value in (("model", study.model), ("vectors", study.vectors)) if value]
     facts = [
         f"`elmo reproduce {' '.join(options)}`",
         f"commit {_commit()}",

@@ -43,6 +43,8 @@ _FILES = {
     "sentiment": "sst.tar.xz/sst/trees/{split}.txt",
 }
 _RAW = ("squad", "inference")  # tasks whose files have raw text, without tokens
+_DATA: Mapping[str, Settings] = {"squad": {"model": {"anywhere": True}}}
+"""What a task's data asks for: this SQuAD has each answer where its words stand first, right or not."""
 _HELD_OUT = 0.05  # of SQuAD's training paragraphs, to stop by: its own development set is what is reported
 _SMALL: Settings = {"train": {"epochs": 2, "batch_size": 16, "patience": 0}, "model": {"hidden": 16}}
 _QUICK: Mapping[str, Settings] = dict.fromkeys(SIX, _SMALL) | {
@@ -75,6 +77,8 @@ class Study:
     """Where to compute."""
     train: bool = True
     """Whether to do runs that were not done; if not, tables leave them out."""
+    vectors: str | None = None
+    """Static word vectors, as `elmo task --vectors` takes them; the package's own if not given."""
     tokens: str | None = None
     """A file that has the tokens of raw text (`scripts/pretokenise.py`), for a machine without spaCy."""
 
@@ -150,7 +154,8 @@ class Lab:
             NotDoneError: it was not done, and the study trains nothing.
         """
         task = task_named(name)
-        layers: list[Settings] = [_QUICK[name]] if self.study.quick else []
+        layers: list[Settings] = [_DATA.get(name, {}), *([_QUICK[name]] if self.study.quick else [])]
+        layers += [{"encoder": {"vectors": self.study.vectors}}] if self.study.vectors else []
         values: dict[str, Any] = {"seed": seed}
         for layer in (*layers, settings):
             for section, more in layer.items():

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -40,6 +41,8 @@ class QuestionSettings:
     """Tokens that an answer may have."""
     longest_paragraph: int = 300
     """Tokens of a paragraph that the model is trained with; longer ones are only answered."""
+    anywhere: bool = False
+    """Whether the answer's words are right wherever they stand in the paragraph: for data that does not say where."""
 
     def __post_init__(self) -> None:
         """Refuse values that no model can have."""
@@ -56,8 +59,10 @@ class QuestionBatch(Batch):
 
     paragraphs: Sentences
     questions: Sentences
-    spans: Tensor
-    """`(B, 2)`: first and last token of the answer, 0 where it is not known."""
+    firsts: Tensor
+    """`(B, T)`, true where the answer may begin; nowhere if it is not known."""
+    lasts: Tensor
+    """`(B, T)`, true where it may end."""
 
 
 class Relevance(nn.Module):
@@ -127,6 +132,7 @@ class QuestionModel(TaskModel[Question, str]):
         super().__init__()
         self.encoder = encoder
         self.longest_answer = settings.longest_answer
+        self.anywhere = settings.anywhere
         hidden, dropout = settings.hidden, settings.dropout
         width = 2 * hidden + encoder.output_dim
         self.reading = BiLSTM(encoder.input_dim, hidden, dropout=dropout)
@@ -140,16 +146,22 @@ class QuestionModel(TaskModel[Question, str]):
 
     def collate(self, examples: Sequence[Question], frozen: FrozenLayers | None) -> QuestionBatch:
         """Tokens, and where the answers are, if that is known."""
-        return QuestionBatch(
-            self.encoder.collate([one.paragraph.tokens for one in examples], frozen),
-            self.encoder.collate([one.text.tokens for one in examples], frozen),
-            torch.tensor([one.span or (0, 0) for one in examples]),
-        )
+        paragraphs = self.encoder.collate([one.paragraph.tokens for one in examples], frozen)
+        right_2BT = np.zeros((2, *paragraphs.mask.shape), np.bool_)
+        for row, one in enumerate(examples):
+            if one.span is not None:
+                for side, places in enumerate(zip(*(one.spans if self.anywhere else [one.span]), strict=True)):
+                    right_2BT[side, row, list(places)] = True
+        questions = self.encoder.collate([one.text.tokens for one in examples], frozen)
+        return QuestionBatch(paragraphs, questions, *torch.from_numpy(right_2BT))
 
     def loss(self, batch: QuestionBatch) -> Tensor:
-        """`-ln p` of the answer's first token and of its last, summed; the mean over the questions."""
+        """`-ln p` of the answer's first token and of its last, summed; the mean over the questions.
+
+        Where the answer may stand in several places, `p` is the sum over them, as in Clark and Gardner's section 3.
+        """
         first_BT, last_BT = self._scores(batch)
-        return F.cross_entropy(first_BT, batch.spans[:, 0]) + F.cross_entropy(last_BT, batch.spans[:, 1])
+        return surprise(first_BT, batch.firsts) + surprise(last_BT, batch.lasts)
 
     def answers(self, batch: QuestionBatch, examples: Sequence[Question]) -> list[str]:
         """The best stretch of each paragraph."""
@@ -180,6 +192,12 @@ class QuestionModel(TaskModel[Question, str]):
         return dropped
 
 
+def surprise(scores_BT: Tensor, right_BT: Tensor) -> Tensor:
+    """`-ln p` of the right tokens together, where the scores are what a softmax takes; the mean over the rows."""
+    among_right_B = torch.logsumexp(scores_BT.masked_fill(~right_BT, IMPOSSIBLE), dim=1)
+    return (torch.logsumexp(scores_BT, dim=1) - among_right_B).mean()
+
+
 def best_spans(first_BT: Tensor, last_BT: Tensor, longest: int) -> Tensor:
     """First and last token, `(B, 2)`, of the best stretch of at most so many tokens, by the sum of their scores."""
     last_BTW = F.pad(last_BT, (0, longest - 1), value=IMPOSSIBLE).unfold(1, longest, 1)
@@ -195,7 +213,7 @@ class Questions(Task[Question, str]):
     score = "f1"
     model_settings = QuestionSettings
     defaults: ClassVar[Mapping[str, Any]] = {
-        "train": {"batch_size": 64, "epochs": 10},
+        "train": {"batch_size": 64, "epochs": 10, "precision": "tf32"},
         "encoder": {"elmo": "both"},
     }
 

@@ -31,8 +31,8 @@ class TaskLoop:
     """Of the training examples, drawn by the seed."""
     passes: int = 1
     """Over the training examples, that count as an epoch: more where there are few of them."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16: products in bfloat16, for a GPU."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Of products on a GPU: tf32 rounds what goes into them to 10 bits behind the point, bf16 to 7."""
     log_every: int = 50
     """Steps between lines of `metrics.jsonl`."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from elmo.errors import ElmoError
@@ -23,6 +24,16 @@ class Question:
     """What each annotator answered; none where it is not known."""
     span: tuple[int, int] | None = None
     """The first and the last token of the paragraph that the first answer has a character of."""
+
+    @cached_property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Every place in the paragraph where the tokens of the first answer stand: `span` and those like it."""
+        if self.span is None:
+            return ()
+        tokens, (first, last) = self.paragraph.tokens, self.span
+        answer = tokens[first : last + 1]
+        starts = range(len(tokens) - len(answer) + 1)
+        return tuple((start, start + last - first) for start in starts if tokens[start : start + len(answer)] == answer)
 
 
 def read_squad(path: str) -> list[Question]:

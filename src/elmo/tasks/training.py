@@ -22,6 +22,7 @@ from torch import Tensor
 from elmo.errors import ElmoError
 from elmo.lm.checkpoint import fill_tensors
 from elmo.lm.distributed import Ranks
+from elmo.lm.late import Late
 from elmo.lm.loop import StepEvent, Trainable, ValidEvent
 from elmo.lm.optimizers import Gradient, Optimizer, clip
 from elmo.tasks.batch import Batch
@@ -144,9 +145,12 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
                 step += 1
 
     def takes(self, reads: Iterator[Batch]) -> Iterator[TaskStepped]:
-        """Take a step with each batch."""
+        """Take a step with each batch; it is told of when the next one is launched, unless it has to be settled."""
+        late: list[Late] = []
         for batch in reads:
-            yield self._advance(batch.to(self.ranks.device))
+            late.append(self._launch(batch.to(self.ranks.device)))
+            while len(late) > (0 if self.settles_now else 1):
+                yield self._finish(late.pop(0))
 
     def validate(self) -> TaskValidated:
         """Answer the development set."""
@@ -178,11 +182,12 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
             raise ElmoError(f"{path} is of a run on other examples: give the same files, or another folder")
         fill_tensors(self.tensors(), tensors, path)
 
-    def _advance(self, batch: Batch) -> TaskStepped:
+    def _launch(self, batch: Batch) -> Late:
+        """Take a step, without waiting for its outcome."""
         number = self.step + 1
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        with _seeded(self.config.seed, number, self.ranks.device):
+        with _seeded(self.config.seed, number, self.ranks.device), self._products():
             with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.config.train.precision == "bf16"):
                 loss = self.model.loss(batch) + self.model.encoder.penalty()
             torch.autograd.backward(loss)
@@ -192,15 +197,32 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
             if weight.grad is not None
         ]
         norm = clip(gradients, self.config.optimizer.clip)
-        value, size = torch.stack([loss.detach().float(), norm]).tolist()
-        if not math.isfinite(value + size):
-            raise ElmoError(
-                f"the loss is not a number any more at step {number:,} ({value:g}, norm {size:g}): a lower "
-                "optimizer.rate or optimizer.clip may help"
-            )
         self.optimizer.apply(gradients, number)
         self.step = number
-        return TaskStepped(number, value, size, self.optimizer.rate(number))
+        return Late.of(number, torch.stack([loss.detach().float(), norm]))
+
+    def _finish(self, late: Late) -> TaskStepped:
+        """Wait for a step's outcome; the weights of one that is no number are never saved."""
+        value, size = late.wait()
+        if not math.isfinite(value + size):
+            raise ElmoError(
+                f"the loss is not a number any more at step {late.step:,} ({value:g}, norm {size:g}): a lower "
+                "optimizer.rate or optimizer.clip may help"
+            )
+        return TaskStepped(late.step, value, size, self.optimizer.rate(late.step))
+
+    @contextmanager
+    def _products(self) -> Iterator[None]:
+        """Let float32 products herein be of TF32, if that was asked for: PyTorch has no setting but a global one."""
+        if self.config.train.precision != "tf32":
+            yield
+            return
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def _pass(self, number: int) -> list[list[int]]:
         """The batches of a pass: examples of like length together, in an order that the seed draws."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from elmo.errors import ElmoError
 from elmo.tasks.files import lines, wrong
@@ -50,6 +50,14 @@ class WordVectors:
             with resources.as_file(resources.files("elmo") / "models" / "static") as folder:
                 return _read_folder(folder)
         return _read_folder(Path(path)) if Path(path).is_dir() else _read_text(path)
+
+    def write(self, folder: Path) -> None:
+        """Write a folder that `read` takes: words.txt, and vectors.safetensors with 8 bits a number, a scale a word."""
+        scale = np.maximum(np.abs(self.vectors).max(axis=1), 1e-12) / 127
+        integers = np.rint(self.vectors / scale[:, None]).astype(np.int8)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({"vectors": integers, "scale": scale.astype(np.float32)}, folder / "vectors.safetensors")
+        (folder / "words.txt").write_text("\n".join(self.words) + "\n", encoding="utf-8")
 
 
 def _read_folder(folder: Path) -> WordVectors:
