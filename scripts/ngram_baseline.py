@@ -1,6 +1,6 @@
 """Held-out perplexity of an interpolated Kneser-Ney n-gram model on prepared text, to compare a language model with.
 
-    python scripts/ngram_baseline.py CORPUS [--test TEXT]... [--order 5] [--json]
+    python scripts/ngram_baseline.py CORPUS [--test TEXT]... [--unseen 8 --write DIR] [--order 5] [--json]
 
 CORPUS is what `elmo prepare` made; its held-out part is scored, and each TEXT (what `elmo prepare` takes, read as
 CORPUS was). Tokens, vocabulary and predictions are those of our models: words outside the vocabulary are `<UNK>`, which
@@ -18,6 +18,10 @@ plain counts for lower orders, whatever its options are called, and the second c
   printed. Words of the vocabulary that training lacks are there, too, so that no word is unknown to `tlm`.
 
 Words are written as their numbers, so that none is mistaken for a mark.
+
+Held-out documents may repeat training text word for word: prefaces, licences, quotations. `--unseen 8` also scores what
+is left of each TEXT without the sentences that share eight words in a row with the training text (the overlap that
+Radford et al. 2019 count), and `--write DIR` writes those that are left, for `elmo perplexity M DIR/TEXT --state zero`.
 """
 
 from __future__ import annotations
@@ -69,31 +73,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--test", action="append", default=[], metavar="TEXT")
+    parser.add_argument("--unseen", type=int, metavar="N", help="score sentences without N words of training text, too")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="where to write those sentences")
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     try:
-        run(options.corpus, options.test, options.order, as_json=options.json)
+        run(options.corpus, options.test, options.order, options.unseen, options.write, as_json=options.json)
     except ElmoError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-def run(folder: Path, texts: list[str], order: int, *, as_json: bool) -> None:
+def run(folder: Path, texts: list[str], order: int, unseen: int | None, written: Path | None, *, as_json: bool) -> None:
     """Do it all."""
     if not TLM.exists():
         raise ElmoError(f"there is no {TLM}: apt-get install irstlm")
     corpus = Corpus.open(folder)
+    words = {Path(text).name: list(text_words(corpus, text)) for text in texts}
     sets = {"held out": list(split_ids(corpus, "valid"))}
-    sets |= {Path(text).name: list(text_ids(corpus, text)) for text in texts}
+    sets |= {name: [np.array(corpus.vocab.ids(one), np.int32) for one in found] for name, found in words.items()}
     together = [one for ids in sets.values() for one in ids]
-    losses = [score(corpus, together, order, backward=backward) for backward in (False, True)]
-    results, done = [], 0
-    for name, ids in sets.items():
-        results.append(result(name, ids, *(loss[done : done + count(ids)] for loss in losses)))
-        done += count(ids)
-    if len(results) > 1:
-        results.append(result("all", together, *losses))
+    fresh = None if unseen is None else shares_nothing(corpus, together, unseen)
+    if fresh is not None and written is not None:
+        write_fresh(written, words, fresh[len(sets["held out"]) :])
+    losses = [np.split(score(corpus, together, order, backward=backward), ends(together)) for backward in (False, True)]
+    owner = np.repeat(list(sets), list(map(len, sets.values())))
+    chosen = {name: owner == name for name in sets}
+    if len(texts) > 1:
+        chosen["all texts"] = owner != "held out"
+    if fresh is not None:
+        chosen |= {f"{name}, unseen": those & fresh for name, those in chosen.items()}
+    results = []
+    for name, those in chosen.items():
+        places = np.flatnonzero(those).tolist()
+        ahead, back = ([loss[place] for place in places] for loss in losses)
+        results.append(result(name, [together[place] for place in places], ahead, back))
     if as_json:
         print(json.dumps([asdict(one) for one in results], indent=2))
         return
@@ -115,7 +130,7 @@ def split_ids(corpus: Corpus, name: SplitName) -> Iterator[Ids]:
             yield from np.split(ids, cuts[1:-1] - cuts[0])
 
 
-def text_ids(corpus: Corpus, text: str) -> Iterator[Ids]:
+def text_words(corpus: Corpus, text: str) -> Iterator[list[str]]:
     """Sentences of other text, read as the corpus was."""
     language = corpus.settings["language"]
     lines = (line for piece in cut(find_sources([text])) for line in Lines(piece, field=corpus.settings["field"]))
@@ -124,8 +139,56 @@ def text_ids(corpus: Corpus, text: str) -> Iterator[Ids]:
     else:
         tokenizer = Tokenizer(language)
         sentences = (sentence.tokens for line in lines for sentence in tokenizer(line))
-    for words in without_boundaries(sentences):
-        yield np.array(corpus.vocab.ids(words), np.int32)
+    return without_boundaries(sentences)
+
+
+def shares_nothing(corpus: Corpus, sentences: list[Ids], n: int) -> NDArray[np.bool_]:
+    """Whether each sentence is without n words in a row that stand in a sentence of the training text."""
+    of_sentence, mine = [], []
+    for place, ids in enumerate(sentences):
+        mine.append(runs(ids, n))
+        of_sentence.append(np.full(len(mine[-1]), place))
+    hashes, places = np.concatenate(mine), np.concatenate(of_sentence)
+    different, inverse = np.unique(hashes, return_inverse=True)
+    seen = np.zeros(len(different) + 1, np.bool_)
+    targets = np.asarray(corpus.targets())
+    for shard in corpus.split("train").shards:
+        ids, starts = targets[np.asarray(shard.tokens)], shard.starts.astype(np.int64)
+        found = runs(ids, n)
+        within = np.ones(len(ids), np.bool_)
+        for back in range(1, n):  # where a run would go on into the next sentence
+            within[np.maximum(starts[1:] - back, 0)] = False
+        found = found[within[: len(found)]]
+        at = np.searchsorted(different, found)
+        seen[at[different[np.minimum(at, len(different) - 1)] == found]] = True
+    fresh = np.ones(len(sentences), np.bool_)
+    fresh[places[seen[inverse]]] = False
+    return fresh
+
+
+def runs(ids: Ids, n: int) -> NDArray[np.uint64]:
+    """A number for each n words in a row, hardly ever the same for two different ones."""
+    count = max(0, len(ids) - n + 1)
+    total = np.zeros(count, np.uint64)
+    for place in range(n):
+        total = (total ^ ids[place : place + count].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        total ^= total >> np.uint64(29)
+    return total
+
+
+def write_fresh(folder: Path, words: dict[str, list[list[str]]], fresh: NDArray[np.bool_]) -> None:
+    """Write the sentences of texts that were chosen, a line each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    done = 0
+    for name, found in words.items():
+        kept = [" ".join(one) + "\n" for one, new in zip(found, fresh[done:], strict=False) if new]
+        (folder / name.removesuffix(".xz")).write_text("".join(kept), encoding="utf-8")
+        done += len(found)
+
+
+def ends(sentences: list[Ids]) -> NDArray[np.int64]:
+    """Where the predictions of each sentence but the last end."""
+    return np.cumsum([len(ids) + 1 for ids in sentences])[:-1]
 
 
 def score(corpus: Corpus, held_out: list[Ids], order: int, *, backward: bool) -> NDArray[np.float64]:
@@ -201,11 +264,13 @@ def count(sentences: list[Ids]) -> int:
     return sum(len(ids) + 1 for ids in sentences)
 
 
-def result(name: str, ids: list[Ids], forward: NDArray[np.float64], backward: NDArray[np.float64]) -> Result:
-    """Add a text up."""
+def result(
+    name: str, ids: list[Ids], forward: list[NDArray[np.float64]], backward: list[NDArray[np.float64]]
+) -> Result:
+    """Add up sentences."""
     tokens = sum(map(len, ids))
     unknown = sum(int((one == UNK).sum()) for one in ids)
-    losses = float(forward.mean()), float(backward.mean())
+    losses = float(np.concatenate(forward).mean()), float(np.concatenate(backward).mean())
     ahead, back = (math.exp(loss) for loss in losses)
     return Result(name, len(ids), tokens, unknown / tokens, ahead, back, math.exp(sum(losses) / 2), (ahead + back) / 2)
 
