@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from elmo.tasks.probe import Examples, ProbeSettings, most_frequent_tags, probe_
 from elmo.tasks.readers import TaggedSentence
 from elmo.tasks.sense_readers import SenseInstance, SenseSentence
 from elmo.tasks.senses import FIRST, FREQUENT, disambiguate
-from elmo.tasks.vectors import embed_in_text_order, text_order, token_vectors
+from elmo.tasks.vectors import FrozenLayers, embed_in_text_order, text_order, token_vectors
 from test_tasks_readers import KEYS, XML, conllu, write, write_wsd
 
 
@@ -137,6 +138,18 @@ class TestVectors:
         with pytest.raises(ElmoError, match="do not fit on the disk"):
             token_vectors(elmo.load(folder).embedder(layers="all"), [["a"]])
 
+    def test_layers_are_the_same_where_they_are_taken_out_on_a_device(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(vectors_module, "_PIECE", 2)
+        sentences = [["a", "b"], ["c"], ["d", "e", "f"]]
+        host = FrozenLayers(elmo.load(folder).embedder(layers="all"), sentences)
+        device = copy(host)
+        device.bring_to(torch.device("cpu"))
+        for chosen in ([0, 1, 2], [2], [2, 0]):
+            for asked in ([["c"], ["d", "e", "f"]], [["a", "b"]], []):
+                assert torch.equal(device.only(chosen)(asked), host.only(chosen)(asked))
+
 
 class ToyEmbedder(Embedder):
     """One layer, two dimensions: the angle of a word is written in it, in degrees."""
@@ -186,6 +199,14 @@ class TestSenses:
         total = found.total()
         assert list(total) == [FIRST, FREQUENT, "layer 5"]
         assert (total["layer 5"].correct, total["layer 5"].total) == (6, 7)
+
+    def test_a_word_is_nearer_to_the_mean_of_uses_that_differ_than_to_one_use_at_the_same_angle(self) -> None:
+        def use(angle: str, sense: int) -> SenseSentence:
+            return SenseSentence((angle,), (SenseInstance("id", ("x", "n"), 0, 1, (f"x%1:0{sense}:00::",)),))
+
+        train = [use("-60", 1), use("60", 1), use("90", 2)]  # a mean of length 1/2 at 0 degrees, and a use at 90
+        found = disambiguate(ToyEmbedder(), train, {"t": [use("46", 1), use("47", 2)]}, {})
+        assert found.sets["t"]["layer 5"].f1 == 1
 
     def test_of_senses_as_frequent_as_each_other_the_inventorys_first_is_taken(self) -> None:
         one = SenseSentence(("0",), (SenseInstance("i", ("x", "n"), 0, 1, ("x%1:01:00::", "x%1:02:00::")),))

@@ -1,8 +1,11 @@
 """Word senses by the nearest neighbour: section 5.3 of the paper.
 
-In training text with known senses, a sense's vector is the mean of those of its uses. A word is given the sense of its
-lemma and part of speech whose vector is nearest by cosine; the first sense of an inventory if training has none. An
-expression of several words has the mean of their vectors.
+In training text with known senses, a sense's vector is the mean of those of its uses, each of length 1. A word is given
+the sense of its lemma and part of speech whose vector is nearest to its own, of length 1 as well; the first sense of an
+inventory if training has none. An expression of several words has the mean of their vectors.
+
+A mean is shorter than 1, the more so the more its uses differ: a word is nearer to a mean of many than to a single use
+at the same angle. Held-out parts of SemCor speak for that and against the cosine (`scripts/sense_measures.py`).
 
 Shapes: L layers, S senses, T tokens, D width of a layer.
 """
@@ -57,7 +60,7 @@ class SenseVectors:
     places: Mapping[Lemma, Mapping[str, int]]
     """Where the senses of a lemma are among the vectors."""
     vectors: NDArray[np.float32]
-    """`(L, S, D)`, each of length 1."""
+    """`(L, S, D)`."""
 
     @classmethod
     def learn(cls, embedder: Embedder, sentences: Sequence[SenseSentence], report: Report) -> SenseVectors:
@@ -70,24 +73,23 @@ class SenseVectors:
                     if key not in places[lemma]:
                         places[lemma][key] = n_senses
                         n_senses += 1
-        # The direction of a mean is that of the sum, and only it matters to a cosine.
         sums = np.zeros((len(embedder.layers), n_senses, embedder.config.dim), np.float32)
+        counts = np.zeros(n_senses, np.float32)
         for place, vectors_LTD in embed_in_text_order(embedder, [one.tokens for one in sentences], report):
             for instance in sentences[place].instances:
                 vector_LD = vector_of(instance, vectors_LTD)
                 for lemma, key in _senses(instance):
                     sums[:, places[lemma][key]] += vector_LD
-        sums /= np.maximum(np.linalg.norm(sums, axis=-1, keepdims=True), 1e-12)
-        return cls(dict(places), sums)
+                    counts[places[lemma][key]] += 1
+        return cls(dict(places), sums / counts[:, None])
 
     def nearest(self, lemma: Lemma, vector_LD: NDArray[np.float32]) -> list[str] | None:
         """The nearest sense of a lemma by each layer; None if training has not seen it."""
         if (places := self.places.get(lemma)) is None:
             return None
         keys = list(places)
-        # All have length 1, and the length of the word's own vector changes no order.
-        cosines_LK = np.einsum("lkd,ld->lk", self.vectors[:, list(places.values())], vector_LD)
-        return [keys[place] for place in cosines_LK.argmax(axis=1)]
+        distances_LK = np.linalg.norm(self.vectors[:, list(places.values())] - vector_LD[:, None], axis=-1)
+        return [keys[place] for place in distances_LK.argmin(axis=1)]
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,9 @@ def first_sense(lemma: Lemma, inventory: Inventory) -> str | None:
 
 
 def vector_of(instance: SenseInstance, vectors_LTD: Vectors) -> NDArray[np.float32]:
-    """The mean of the vectors of an instance's words, `(L, D)`."""
+    """The mean of the vectors of an instance's words, brought to length 1: `(L, D)`."""
     found: NDArray[np.float32] = vectors_LTD[:, instance.start : instance.end].mean(axis=1, dtype=np.float32)
+    found /= np.maximum(np.linalg.norm(found, axis=-1, keepdims=True), 1e-12)
     return found
 
 
