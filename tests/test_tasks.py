@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,7 @@ from elmo.tasks.probe import Examples, ProbeSettings, most_frequent_tags, probe_
 from elmo.tasks.readers import TaggedSentence
 from elmo.tasks.sense_readers import SenseInstance, SenseSentence
 from elmo.tasks.senses import FIRST, FREQUENT, disambiguate
-from elmo.tasks.vectors import FrozenLayers, embed_in_text_order, text_order, token_vectors
+from elmo.tasks.vectors import embed_in_text_order, text_order, token_vectors
 from test_tasks_readers import KEYS, XML, conllu, write, write_wsd
 
 
@@ -137,18 +136,6 @@ class TestVectors:
         monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1))
         with pytest.raises(ElmoError, match="do not fit on the disk"):
             token_vectors(elmo.load(folder).embedder(layers="all"), [["a"]])
-
-    def test_layers_are_the_same_where_they_are_taken_out_on_a_device(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(vectors_module, "_PIECE", 2)
-        sentences = [["a", "b"], ["c"], ["d", "e", "f"]]
-        host = FrozenLayers(elmo.load(folder).embedder(layers="all"), sentences)
-        device = copy(host)
-        device.bring_to(torch.device("cpu"))
-        for chosen in ([0, 1, 2], [2], [2, 0]):
-            for asked in ([["c"], ["d", "e", "f"]], [["a", "b"]], []):
-                assert torch.equal(device.only(chosen)(asked), host.only(chosen)(asked))
 
 
 class ToyEmbedder(Embedder):

@@ -9,7 +9,6 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
 
@@ -26,8 +25,6 @@ Report = Callable[[int, int], None]
 """Told how many sentences and tokens are done."""
 
 _IN_MEMORY = 2**29  # bytes; what is larger lies in a temporary file that is mapped
-_ON_DEVICE = 0.2  # of a GPU's free memory that vectors may take: several processes may share it
-_PIECE = 2**14  # tokens that are brought there at a time
 
 
 def text_order(n: int, rows: int) -> list[int]:
@@ -98,13 +95,6 @@ class FrozenLayers:
             fill(self._store_NLD)
         else:
             self._store_NLD = _kept(folder / f"layers-{_fingerprint(embedder, different)}.f16", shape, fill)
-        self._resident_NLD: Tensor | None = None
-        if self._pinned:
-            # One process after the other, so that each sees what those before it have left.
-            with nullcontext() if folder is None else locked(folder / "device.lock"):
-                free, _ = torch.cuda.mem_get_info(embedder.device)
-                if self._store_NLD.nbytes <= _ON_DEVICE * free:
-                    self.bring_to(embedder.device)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -117,26 +107,9 @@ class FrozenLayers:
         chosen._layers = [self._layers[layer] for layer in layers]
         return chosen
 
-    def bring_to(self, device: torch.device) -> None:
-        """Keep the vectors on a device, too, and take them out there from now on."""
-        tokens, *shape = self._store_NLD.shape
-        found_NLD = torch.empty((tokens + 1, *shape), dtype=torch.float16, device=device)
-        found_NLD[-1] = 0  # what is behind a sentence's end
-        staging_NLD = torch.empty((_PIECE, *shape), dtype=torch.float16, pin_memory=device.type == "cuda")
-        for start in range(0, tokens, _PIECE):
-            piece_NLD = self._store_NLD[start : start + _PIECE]
-            staging_NLD.numpy()[: len(piece_NLD)] = piece_NLD
-            found_NLD[start : start + len(piece_NLD)] = staging_NLD[: len(piece_NLD)]
-        self._resident_NLD = found_NLD
-
     def __call__(self, sentences: Sequence[Sequence[str]]) -> Tensor:
-        """The layers of sentences that it was made with: `(B, T, L, D)` float16, zero where there is no token.
-
-        They are on the host, or on a GPU that has room for all of them: then a batch costs the host only numbers.
-        """
+        """The layers of sentences that it was made with: `(B, T, L, D)` float16, zero where there is no token."""
         longest = max(map(len, sentences), default=0)
-        if self._resident_NLD is not None:
-            return self._taken(self._resident_NLD, sentences, longest)
         made = torch.empty((len(sentences), longest, *self.shape), dtype=torch.float16, pin_memory=self._pinned)
         out_BTLD = made.numpy()
         for row, tokens in enumerate(sentences):
@@ -147,15 +120,6 @@ class FrozenLayers:
             )
             out_BTLD[row, len(tokens) :] = 0
         return made
-
-    def _taken(self, resident_NLD: Tensor, sentences: Sequence[Sequence[str]], longest: int) -> Tensor:
-        """What `__call__` gives, taken out on the device."""
-        places_BT = np.full((len(sentences), longest), len(resident_NLD) - 1)
-        for row, tokens in enumerate(sentences):
-            start = self._starts[tuple(tokens)]
-            places_BT[row, : len(tokens)] = np.arange(start, start + len(tokens))
-        taken_BTLD = resident_NLD[torch.from_numpy(places_BT).to(resident_NLD.device)]
-        return taken_BTLD if len(self._layers) == taken_BTLD.shape[2] else taken_BTLD[:, :, self._layers]
 
 
 def token_vectors(
