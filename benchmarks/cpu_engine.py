@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from cpu_peers import make_model
+from limits import MACS_A_WORD
+from limits import products as products_limit
 
 import elmo
 from elmo.bench import machine
@@ -31,7 +31,6 @@ from elmo.engine.precision import PRECISIONS, Precision
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[1] / "shared" / "data" / "corpus"
-MACS_A_TOKEN = 4 * (2 * 512 * 16384 + 4096 * 512)  # two layers, two directions
 
 MEMORY = """
 import sys
@@ -102,34 +101,6 @@ def growth_and_lengths(model: elmo.Model, sentences: list[list[str]]) -> None:
     print(f"- lengths as they come ({min(lengths)} to {max(lengths)}): {mixed:,.0f}; all {length}: {same:,.0f}")
 
 
-def best(run: Callable[[], object], repeats: int = 5) -> float:
-    """The shortest of a few times, in seconds."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def limit(precision: Precision) -> tuple[float, str]:
-    """The most multiply-adds a second that a large product reaches here: PyTorch's, or ours where that is faster."""
-    rows, inner, columns = 1536, 2048, 4096
-    x, weight = torch.randn(rows, inner), torch.randn(inner, columns)
-    ours = compiled.Linear(weight, None, precision)
-    found = {"ours": best(lambda: ours(x))}
-    if precision == "int8":
-        a, b = torch.randint(-99, 99, (rows, inner)).to(torch.int8), torch.randint(-99, 99, (inner, columns))
-        b8 = b.to(torch.int8)
-        found["PyTorch's"] = best(lambda: torch._int_mm(a, b8), 2)
-    else:
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        a, b = x.to(dtype), weight.to(dtype)
-        found["PyTorch's"] = best(lambda: a @ b)
-    name = min(found, key=lambda key: found[key])
-    return rows * inner * columns / found[name], name
-
-
 def profile(folder: Path, sentences: list[list[str]], library: Path) -> None:
     """Where the time goes, with kernels that count the cycles of their products."""
     compiled.LIBRARY = library
@@ -159,11 +130,11 @@ def profile(folder: Path, sentences: list[list[str]], library: Path) -> None:
         total = time.perf_counter() - start
         compiled._run = run
         products = counter.value / cycles
-        most, whose = limit(precision)
+        most, whose = products_limit(precision)
         rate = words(few) / total
         parts = [products, times["lstm"] - products, times["characters"], total - sum(times.values())]
         shares = " | ".join(f"{100 * part / total:.0f} %" for part in parts)
-        ceiling = most / MACS_A_TOKEN
+        ceiling = most / MACS_A_WORD
         print(f"| {precision} | {shares} | {rate:,.0f} | {ceiling:,.0f} ({whose}) | {100 * rate / ceiling:.0f} % |")
 
 

@@ -1,8 +1,9 @@
 """Side by side with AllenNLP and simple_elmo on this machine's CPU, in one run: `make bench-peers`.
 
 The same sentences and the same random weights go through each, each at its own best batch size; the vectors are
-compared first. Prints a Markdown table with ratios to the faster peer. The peers live in environments of their own
-under `.peers` (made by the Makefile; they need Python 3.10 and 3.11).
+compared first. Prints a Markdown table with ratios to the faster peer and, at the original size, what products would
+allow on this machine (`limits.py`), measured right after. The peers live in environments of their own under `.peers`
+(made by the Makefile; they need Python 3.10 and 3.11).
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from limits import MACS_A_WORD, MACS_OF_FIRST_INPUTS, products
 
 import elmo
+from elmo.engine import compiled
+from elmo.engine.precision import PRECISIONS
 
 HERE = Path(__file__).parent
 TEXT = HERE.parents[1] / "shared" / "data" / "corpus" / "valid.wikipedia_simple.txt.xz"
@@ -94,6 +98,8 @@ def main() -> None:
             make_model(folder / size, size)
             rows = measure_all(folder, size, options)
             print_table(size, rows + (measure_bert(folder, options) if size == "original" else []))
+            if size == "original" and all(map(compiled.compiled, PRECISIONS)):
+                print_limits(rows)
 
 
 def measure_all(folder: Path, size: str, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -133,6 +139,17 @@ def print_table(size: str, rows: list[dict[str, Any]]) -> None:
             f"| {row['name']} | {row['words_per_second']:,.0f} | {ratios[0]:.1f} | {row['one_at_a_time']:,.0f} | "
             f"{ratios[1]:.1f} | {row['median_ms']:.1f} | {row['p95_ms']:.1f} | {row['memory_mb']:,.0f} | {apart} |"
         )
+
+
+def print_limits(rows: list[dict[str, Any]]) -> None:
+    """What products allow here (`limits.py`), in words a second and as ratios to the faster peer."""
+    fastest = max(row["words_per_second"] for row in rows[:2])
+    print("\n| products allow | words/s | ratio | without the first layer's inputs | ratio |")
+    print("|---|---|---|---|---|")
+    for precision in PRECISIONS:
+        speed, _ = products(precision)
+        allowed = speed / MACS_A_WORD, speed / (MACS_A_WORD - MACS_OF_FIRST_INPUTS)
+        print(f"| {precision} | {' | '.join(f'{one:,.0f} | {one / fastest:.1f}' for one in allowed)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,12 @@ def main() -> None:
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.unseen is not None and options.unseen < 1:
+        parser.error(f"--unseen is {options.unseen}: give 1 or more")
+    if options.write is not None and options.unseen is None:
+        parser.error("--write goes with --unseen")
+    if len({Path(text).name for text in options.test}) < len(options.test):
+        parser.error("two texts have the same name: they are told apart by it")
     try:
         run(options.corpus, options.test, options.order, options.unseen, options.write, as_json=options.json)
     except ElmoError as error:
@@ -107,6 +113,8 @@ def run(folder: Path, texts: list[str], order: int, unseen: int | None, written:
     results = []
     for name, those in chosen.items():
         places = np.flatnonzero(those).tolist()
+        if not places:
+            continue  # nothing is left of this one
         ahead, back = ([loss[place] for place in places] for loss in losses)
         results.append(result(name, [together[place] for place in places], ahead, back))
     if as_json:
@@ -143,14 +151,20 @@ def text_words(corpus: Corpus, text: str) -> Iterator[list[str]]:
 
 
 def shares_nothing(corpus: Corpus, sentences: list[Ids], n: int) -> NDArray[np.bool_]:
-    """Whether each sentence is without n words in a row that stand in a sentence of the training text."""
+    """Whether each sentence is without n words in a row that stand in a sentence of the training text.
+
+    A sentence of fewer words is.
+    """
     of_sentence, mine = [], []
     for place, ids in enumerate(sentences):
         mine.append(runs(ids, n))
         of_sentence.append(np.full(len(mine[-1]), place))
     hashes, places = np.concatenate(mine), np.concatenate(of_sentence)
+    fresh = np.ones(len(sentences), np.bool_)
+    if not len(hashes):
+        return fresh
     different, inverse = np.unique(hashes, return_inverse=True)
-    seen = np.zeros(len(different) + 1, np.bool_)
+    seen = np.zeros(len(different), np.bool_)
     targets = np.asarray(corpus.targets())
     for shard in corpus.split("train").shards:
         ids, starts = targets[np.asarray(shard.tokens)], shard.starts.astype(np.int64)
@@ -159,9 +173,8 @@ def shares_nothing(corpus: Corpus, sentences: list[Ids], n: int) -> NDArray[np.b
         for back in range(1, n):  # where a run would go on into the next sentence
             within[np.maximum(starts[1:] - back, 0)] = False
         found = found[within[: len(found)]]
-        at = np.searchsorted(different, found)
-        seen[at[different[np.minimum(at, len(different) - 1)] == found]] = True
-    fresh = np.ones(len(sentences), np.bool_)
+        at = np.minimum(np.searchsorted(different, found), len(different) - 1)
+        seen[at[different[at] == found]] = True
     fresh[places[seen[inverse]]] = False
     return fresh
 
@@ -182,7 +195,7 @@ def write_fresh(folder: Path, words: dict[str, list[list[str]]], fresh: NDArray[
     done = 0
     for name, found in words.items():
         kept = [" ".join(one) + "\n" for one, new in zip(found, fresh[done:], strict=False) if new]
-        (folder / name.removesuffix(".xz")).write_text("".join(kept), encoding="utf-8")
+        (folder / f"{name.removesuffix('.xz').removesuffix('.txt')}.txt").write_text("".join(kept), encoding="utf-8")
         done += len(found)
 
 

@@ -187,7 +187,7 @@ class TestSenses:
         assert list(total) == [FIRST, FREQUENT, "layer 5"]
         assert (total["layer 5"].correct, total["layer 5"].total) == (6, 7)
 
-    def test_a_word_is_nearer_to_the_mean_of_uses_that_differ_than_to_one_use_at_the_same_angle(self) -> None:
+    def test_at_a_wide_angle_a_mean_of_uses_that_differ_is_nearer_than_one_use(self) -> None:
         def use(angle: str, sense: int) -> SenseSentence:
             return SenseSentence((angle,), (SenseInstance("id", ("x", "n"), 0, 1, (f"x%1:0{sense}:00::",)),))
 

@@ -23,12 +23,12 @@ class Late:
     @classmethod
     def of(cls, step: int, values: Tensor) -> Self:
         """Begin to bring values, `(N,)`, to the host."""
-        if values.device.type == "cpu":
-            return cls(step, values.clone(), None)
+        if values.device.type != "cuda":
+            return cls(step, values.to("cpu", copy=True), None)
         found = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         found.copy_(values, non_blocking=True)
         done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
+        done.record(torch.cuda.current_stream(values.device))  # not the current device's, which may be another
         return cls(step, found, done)
 
     def wait(self) -> list[float]:

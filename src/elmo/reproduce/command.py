@@ -29,8 +29,8 @@ def reproduce(
     tasks: Annotated[str | None, typer.Option(help="Some of the six, such as srl,ner; all if not given.")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="The biLM; the embedded one if not given.")] = None,
     vectors: Annotated[
-        str | None, typer.Option(metavar="F", help="Static word vectors, such as GloVe's; the package's if not given.")
-    ] = None,
+        str, typer.Option(metavar="F", help="Static word vectors, such as GloVe's; default for the package's, or none.")
+    ] = "default",
     tokens: Annotated[
         str | None, typer.Option(metavar="F", help="Tokens of raw text (scripts/pretokenise.py), instead of spaCy.")
     ] = None,
@@ -46,6 +46,7 @@ def reproduce(
     from elmo.reproduce.lab import SIX, Lab, Study
     from elmo.reproduce.workers import run_all, runs_of
     from elmo.tasks.train_command import chosen_device
+    from elmo.tasks.words import NAMED
 
     for name in names or ():
         if name not in NAMES:
@@ -54,8 +55,8 @@ def reproduce(
         raise ElmoError(f"there is no folder {data}: give the one with the tasks' archives, --data DIR")
     if tokens is not None and not Path(tokens).exists():
         raise ElmoError(f"there is no file {tokens}: scripts/pretokenise.py makes one")
-    if vectors is not None and not Path(vectors).exists():
-        raise ElmoError(f"there are no word vectors {vectors}: give a file or folder of them")
+    if vectors not in NAMED and not Path(vectors).exists():
+        raise ElmoError(f"there are no word vectors {vectors}: give a file or folder of them, default or none")
     chosen = SIX if tasks is None else tuple(tasks.split(","))
     place = chosen_device(device)
     study = Study(
@@ -98,7 +99,8 @@ def _footer(name: str, lab: Lab) -> str:
 
     study = lab.study
     options = [name, *(["--quick"] if study.quick else [])]
-    options += [f"--{what} {value}" for what, value in (("model", study.model), ("vectors", study.vectors)) if value]
+    options += [f"--model {study.model}"] if study.model else []
+    options += [f"--vectors {study.vectors}"] if study.vectors != "default" else []
     facts = [
         f"`elmo reproduce {' '.join(options)}`",
         f"commit {_commit()}",

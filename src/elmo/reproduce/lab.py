@@ -25,6 +25,7 @@ from elmo.tasks.run import Data, Result, freeze, read_result, train_task
 from elmo.tasks.settings import TaskConfig
 from elmo.tasks.texts import read_tokens
 from elmo.tasks.vectors import FrozenLayers
+from elmo.tasks.words import EMBEDDED, NAMED, WordVectors
 
 Settings = Mapping[str, Mapping[str, Any]]
 """Settings that differ from a task's own, by section."""
@@ -77,8 +78,8 @@ class Study:
     """Where to compute."""
     train: bool = True
     """Whether to do runs that were not done; if not, tables leave them out."""
-    vectors: str | None = None
-    """Static word vectors, as `elmo task --vectors` takes them; the package's own if not given."""
+    vectors: str = EMBEDDED
+    """Static word vectors, as `elmo task --vectors` takes them."""
     tokens: str | None = None
     """A file that has the tokens of raw text (`scripts/pretokenise.py`), for a machine without spaCy."""
 
@@ -155,7 +156,7 @@ class Lab:
         """
         task = task_named(name)
         layers: list[Settings] = [_DATA.get(name, {}), *([_QUICK[name]] if self.study.quick else [])]
-        layers += [{"encoder": {"vectors": self.study.vectors}}] if self.study.vectors else []
+        layers.append({"encoder": {"vectors": self.study.vectors}})
         values: dict[str, Any] = {"seed": seed}
         for layer in (*layers, settings):
             for section, more in layer.items():
@@ -204,9 +205,16 @@ class Lab:
             )
         return self._frozen[name]
 
+    @cached_property
+    def _vectors_digest(self) -> str:
+        """What tells static vectors from others, wherever they lie."""
+        return self.study.vectors if self.study.vectors in NAMED else WordVectors.read(self.study.vectors).digest()
+
     def _digest(self, config: TaskConfig) -> str:
+        settings = config.to_dict()
+        settings["encoder"]["vectors"] = self._vectors_digest
         # Without ELMo, the biLM decides nothing: a baseline serves any.
-        facts = [config.to_dict(), self.model_digest if config.encoder.places else "", self.study.quick]
+        facts = [settings, self.model_digest if config.encoder.places else "", self.study.quick]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -18,7 +18,7 @@ from elmo.tasks.readers import TaggedSentence, read_conllu
 from elmo.tasks.run import Result
 from elmo.tasks.sense_readers import find_wsd, read_inventory, read_semcor, read_wsd
 from elmo.tasks.senses import SenseScores, disambiguate
-from elmo.tasks.words import WordVectors
+from elmo.tasks.words import EMBEDDED, NAMED, WordVectors
 
 PAPER = {
     "squad": (81.1, 85.8),
@@ -144,7 +144,7 @@ def dev_score(lab: Lab, name: str, settings: Settings) -> float:
 def table4(lab: Lab) -> str:
     """Nearest neighbours of a word: static vectors against contextual ones."""
     text = [list(one.tokens) for one in _tagged(lab)["train"]]
-    vectors = WordVectors.read("default")
+    vectors = WordVectors.read(EMBEDDED if lab.study.vectors in NAMED else lab.study.vectors)
     unit = vectors.vectors / np.linalg.norm(vectors.vectors, axis=1, keepdims=True)
     near = np.argsort(-(unit @ unit[vectors.words.index(WORD)]))[1:9]
     body = [["static", WORD, ", ".join(vectors.words[place] for place in near)]]

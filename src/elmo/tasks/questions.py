@@ -147,18 +147,19 @@ class QuestionModel(TaskModel[Question, str]):
     def collate(self, examples: Sequence[Question], frozen: FrozenLayers | None) -> QuestionBatch:
         """Tokens, and where the answers are, if that is known."""
         paragraphs = self.encoder.collate([one.paragraph.tokens for one in examples], frozen)
-        right_2BT = np.zeros((2, *paragraphs.mask.shape), np.bool_)
+        firsts_BT, lasts_BT = np.zeros((2, *paragraphs.mask.shape), np.bool_)
         for row, one in enumerate(examples):
-            if one.span is not None:
-                for side, places in enumerate(zip(*(one.spans if self.anywhere else [one.span]), strict=True)):
-                    right_2BT[side, row, list(places)] = True
+            given = () if one.span is None else (one.span,)
+            for first, last in one.spans if self.anywhere else given:
+                firsts_BT[row, first] = lasts_BT[row, last] = True
         questions = self.encoder.collate([one.text.tokens for one in examples], frozen)
-        return QuestionBatch(paragraphs, questions, *torch.from_numpy(right_2BT))
+        return QuestionBatch(paragraphs, questions, torch.from_numpy(firsts_BT), torch.from_numpy(lasts_BT))
 
     def loss(self, batch: QuestionBatch) -> Tensor:
         """`-ln p` of the answer's first token and of its last, summed; the mean over the questions.
 
-        Where the answer may stand in several places, `p` is the sum over them, as in Clark and Gardner's section 3.
+        Where the answer may stand in several places, `p` is the sum over them, as Clark and Gardner have it for text
+        whose answers nobody has marked.
         """
         first_BT, last_BT = self._scores(batch)
         return surprise(first_BT, batch.firsts) + surprise(last_BT, batch.lasts)

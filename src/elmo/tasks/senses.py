@@ -4,8 +4,9 @@ In training text with known senses, a sense's vector is the mean of those of its
 the sense of its lemma and part of speech whose vector is nearest to its own, of length 1 as well; the first sense of an
 inventory if training has none. An expression of several words has the mean of their vectors.
 
-A mean is shorter than 1, the more so the more its uses differ: a word is nearer to a mean of many than to a single use
-at the same angle. Held-out parts of SemCor speak for that and against the cosine (`scripts/sense_measures.py`).
+A mean is shorter than 1, the more so the more its uses differ, and a word that stands at a wide angle to two senses is
+nearer to the shorter mean. Held-out parts of SemCor speak for that and against the cosine, on the layers that know of
+the context (`scripts/sense_measures.py`).
 
 Shapes: L layers, S senses, T tokens, D width of a layer.
 """
@@ -81,7 +82,8 @@ class SenseVectors:
                 for lemma, key in _senses(instance):
                     sums[:, places[lemma][key]] += vector_LD
                     counts[places[lemma][key]] += 1
-        return cls(dict(places), sums / counts[:, None])
+        sums /= counts[:, None]
+        return cls(dict(places), sums)
 
     def nearest(self, lemma: Lemma, vector_LD: NDArray[np.float32]) -> list[str] | None:
         """The nearest sense of a lemma by each layer; None if training has not seen it."""

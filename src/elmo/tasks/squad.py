@@ -27,7 +27,7 @@ class Question:
 
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """Every place in the paragraph where the tokens of the first answer stand: `span` and those like it."""
+        """Every place in the paragraph where the tokens of the first answer stand; none if it is not known."""
         if self.span is None:
             return ()
         tokens, (first, last) = self.paragraph.tokens, self.span

@@ -6,6 +6,7 @@ fastText (text, `.gz`, `.xz`) do as well.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,6 +21,8 @@ from elmo.tasks.files import lines, wrong
 
 EMBEDDED = "default"
 """The name of the package's own vectors."""
+NAMED = (EMBEDDED, "none")
+"""What is no file: the package's own, and a table that is learned."""
 _MOST_DIMENSIONS = 4096
 _MOST_WORDS = 200_000
 
@@ -36,6 +39,12 @@ class WordVectors:
     def dim(self) -> int:
         """D."""
         return int(self.vectors.shape[1])
+
+    def digest(self) -> str:
+        """What tells these from others."""
+        found = hashlib.sha256("\n".join(self.words).encode())
+        found.update(np.ascontiguousarray(self.vectors).tobytes())
+        return found.hexdigest()[:16]
 
     @classmethod
     def read(cls, path: str) -> WordVectors:
@@ -63,7 +72,7 @@ class WordVectors:
 def _read_folder(folder: Path) -> WordVectors:
     try:
         tensors = load_file(folder / "vectors.safetensors")
-        words = tuple((folder / "words.txt").read_text(encoding="utf-8").splitlines())
+        words = tuple((folder / "words.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n"))
     except (OSError, UnicodeDecodeError, SafetensorError) as error:
         raise ElmoError(f"{folder} has no word vectors (words.txt, vectors.safetensors): {error}") from error
     vectors = tensors.get("vectors")
