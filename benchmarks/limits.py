@@ -1,8 +1,8 @@
 """What products allow on this machine at the original size: how many words a second, were all else for nothing.
 
-A word takes 75.5 M multiply-adds in the LSTMs. Of these 16.8 M are the first layer's inputs, which an engine may compute
-once for a word that comes again: words a second in large batches can lie above what all products allow, but never above
-what is left without these.
+A word takes 75.5 M multiply-adds in the LSTMs. Of these 16.8 M are the first layer's inputs, which an engine may make
+once for a word that comes again: words a second in large batches can lie above what all products allow, but never
+above what is left without these.
 """
 
 from __future__ import annotations

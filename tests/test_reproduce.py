@@ -96,8 +96,10 @@ class TestQuick:
         ours = lab.run("sentiment", without())
         theirs = Lab(replace(lab.study, vectors=str(tmp_path / "glove.txt"))).run("sentiment", without())
         assert (ours.config["encoder"]["vectors"], theirs.config["encoder"]["vectors"][-9:]) == ("default", "glove.txt")
-        nowhere = ("reproduce", "table1", "--data", DATA, "--vectors", tmp_path / "none.txt")
-        result = run_elmo(*nowhere)
+        (tmp_path / "elsewhere.txt").write_text((tmp_path / "glove.txt").read_text())
+        moved = Lab(replace(lab.study, vectors=str(tmp_path / "elsewhere.txt"), train=False))
+        assert moved.run("sentiment", without()) == theirs
+        result = run_elmo("reproduce", "table1", "--data", DATA, "--vectors", tmp_path / "nowhere.txt")
         assert result.returncode == 2
         assert b"there are no word vectors" in result.stderr
 
