@@ -22,7 +22,8 @@
 #define COLUMNS 64 /* of a block: 4 vectors */
 #define CELLS 16   /* of a block of gates */
 #define ROWS 6     /* of a tile: 24 sums, 4 weights and 1 value fit the 32 registers */
-#define GROUPS 1024 /* of a sum at a time: 256 KB of weights, which stay in the second cache for all rows */
+#define GROUPS 1024 /* of a sum at a time: 256 KB of weights, which stay in the second cache for all rows ... */
+#define LONGEST_SUM 256 /* ... and of float32, whose rounding grows with the number of products added up in one go */
 #define BASE "avx512f,avx512bw,avx512dq,avx512vl"
 #define INLINE __attribute__((always_inline)) static inline
 

@@ -30,7 +30,6 @@ LIBRARY = Path(__file__).with_name("_kernels.so")
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 _COLUMNS = 64  # of a block
-_LONGEST_SUM = 256  # products of float32 added up in one go: their rounding grows with their number
 _CELLS = 16  # of a block of gates
 _BLOCKS_AT_ONCE = 2  # while packing
 _SLOTS_OF_WORDS = 256  # inputs whose gates are kept over a batch, the most frequent
@@ -249,25 +248,16 @@ class Linear:
 
     def __init__(self, weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> None:
         """Pack the weight."""
-        self._inputs = _LONGEST_SUM if precision == "fp32" else len(weight_IO)
-        parts = torch.split(weight_IO, self._inputs)
-        self._packed = [_pack(part, None if number else bias_O, precision) for number, part in enumerate(parts)]
+        self._packed = _pack(weight_IO, bias_O, precision)
         self._precision = precision
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         """Multiply."""
-        first, *more = zip(torch.split(x_NI.float(), self._inputs, dim=1), self._packed, strict=True)
-        y_NO = self._product(*first)
-        for part in more:
-            y_NO += self._product(*part)
-        return y_NO
-
-    def _product(self, x_NI: Tensor, packed: _Packed) -> Tensor:
-        x_NI = x_NI.contiguous()
-        y_NO = torch.empty(len(x_NI), packed.columns)
+        x_NI = x_NI.float().contiguous()
+        y_NO = torch.empty(len(x_NI), self._packed.columns)
         barrier = torch.zeros(2, dtype=torch.int32)
         operand = _operand("x", x_NI, self._precision)
-        _run("linear", self._precision, _LinearCall(packed.call, operand, y_NO.data_ptr(), barrier.data_ptr()))
+        _run("linear", self._precision, _LinearCall(self._packed.call, operand, y_NO.data_ptr(), barrier.data_ptr()))
         return y_NO
 
 
