@@ -157,7 +157,8 @@ class TestPhrases:
         ]
 
     def test_whole_texts_stay_however_short(self) -> None:
-        assert TASK.for_training([self.text], ClassifierSettings()) == [LabelledText(self.text.tokens, "3")]
+        whole = [LabelledText(self.text.tokens, "3")]
+        assert TASK.for_training([self.text], ClassifierSettings(shortest_phrase=4)) == whole
 
     def test_0_is_whole_texts_as_they_are(self) -> None:
         assert TASK.for_training([self.text, self.text], ClassifierSettings(shortest_phrase=0)) == [

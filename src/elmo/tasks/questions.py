@@ -33,9 +33,9 @@ from elmo.tasks.vectors import FrozenLayers
 class QuestionSettings:
     """Sizes of the model."""
 
-    hidden: int = 90
+    hidden: int = 128
     """Of the LSTMs, each direction; the layers between them are twice as wide."""
-    dropout: float = 0.2
+    dropout: float = 0.1
     """Before each LSTM, each attention and each layer between them."""
     longest_answer: int = 17
     """Tokens that an answer may have."""
@@ -214,8 +214,9 @@ class Questions(Task[Question, str]):
     score = "f1"
     model_settings = QuestionSettings
     defaults: ClassVar[Mapping[str, Any]] = {
+        "encoder": {"elmo": "both", "characters": 100, "dropout": 0.0},
+        "optimizer": {"rate": 0.002},
         "train": {"batch_size": 64, "epochs": 10, "precision": "tf32"},
-        "encoder": {"elmo": "both"},
     }
 
     def read(self, path: str) -> list[Question]:

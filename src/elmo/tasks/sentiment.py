@@ -33,9 +33,9 @@ class ClassifierSettings:
 
     hidden: int = 300
     """Of the LSTMs, each direction; other layers are multiples of it."""
-    dropout: float = 0.3
+    dropout: float = 0.2
     """Before each layer but the first."""
-    shortest_phrase: int = 4
+    shortest_phrase: int = 1
     """Parts of a tree with so many tokens or more are trained on as texts of their own; 0 for whole texts alone."""
 
     def __post_init__(self) -> None:
@@ -141,6 +141,7 @@ class Sentiment(Task[LabelledText, Verdict]):
     score = "accuracy"
     model_settings = ClassifierSettings
     defaults: ClassVar[Mapping[str, Any]] = {
+        "encoder": {"dropout": 0.0},
         "optimizer": {"rate": 0.0007},
         "train": {"batch_size": 256, "epochs": 8},
     }
