@@ -5,7 +5,7 @@ import itertools
 import pickle
 import random
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import elmo
 import elmo.embed as embed_module
 from conftest import small_options, write_model
-from elmo.embed import Embedder, EmbedOptions, EmbedSettings, WordCache
+from elmo.embed import Embedder, EmbedOptions, EmbedSettings
 from elmo.errors import ElmoError
+from elmo.transfer import HostCopy
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", ",", "é", "日本", "x" * 70]
 Sentences = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), max_size=12)
@@ -280,17 +281,17 @@ class TestDeviceThatIsNotWaitedFor:
         under_way: list[int] = []
         most: list[int] = []
 
-        class Counted(embed_module._HostCopy):
+        class Counted(HostCopy):
             def __init__(self, tensor: torch.Tensor) -> None:
                 super().__init__(tensor)
                 under_way.append(1)
                 most.append(len(under_way))
 
-            def numpy(self) -> Any:
+            def wait(self) -> torch.Tensor:
                 under_way.pop()
-                return super().numpy()
+                return super().wait()
 
-        monkeypatch.setattr(embed_module, "_HostCopy", Counted)
+        monkeypatch.setattr(embed_module, "HostCopy", Counted)
         embedder = Embedder(model, EmbedSettings(batch_tokens=40))
         for embed in (embedder.embed, lambda sentences: list(embedder.embed_iter(sentences))):
             most.clear()
@@ -354,53 +355,8 @@ class TestSizeOfBatches:
         assert [round(tokens / 16384) for tokens in windows[:4]] == [1, 2, 4, 4]
 
 
-class TestWordCache:
-    @given(st.lists(st.lists(st.integers(0, 30), unique=True, max_size=12), max_size=20), st.integers(1, 8))
-    @settings(max_examples=50)
-    def test_it_keeps_the_words_met_last(self, asked: list[list[int]], capacity: int) -> None:
-        cache = WordCache(capacity, lambda words: torch.zeros(len(words), 1))
-        kept: OrderedDict[str, None] = OrderedDict()
-        hits = 0
-        for numbers in asked:
-            words = [str(n) for n in numbers]
-            known = [word for word in words if word in kept]
-            new = [word for word in words if word not in kept]
-            hits += len(known)
-            for word in known:
-                kept.move_to_end(word)
-            for word in new:
-                kept[word] = None
-                if len(kept) > capacity:
-                    kept.popitem(last=False)
-            cache.vectors(words)
-            assert cache._slots.keys() == kept.keys()
-            assert cache.hits == hits
-
-    @given(st.lists(st.lists(st.integers(0, 30), unique=True, max_size=12), max_size=20), st.integers(1, 8))
-    @settings(max_examples=50)
-    def test_vectors_are_those_of_the_words_however_small_it_is(self, asked: list[list[int]], capacity: int) -> None:
-        cache = WordCache(capacity, lambda words: torch.tensor([float(word) for word in words])[:, None])
-        for numbers in asked:
-            if numbers:
-                assert cache.vectors([str(n) for n in numbers])[0].flatten().tolist() == numbers
-            assert len(cache._slots) <= capacity
-
-    def test_a_word_met_again_is_not_encoded_again(self) -> None:
-        encoded: list[str] = []
-
-        def encode(words: list[str]) -> torch.Tensor:
-            encoded.extend(words)
-            return torch.zeros(len(words), 2)
-
-        cache = WordCache(2, encode)
-        cache.vectors(["a", "b"])
-        cache.vectors(["a"])
-        cache.vectors(["c"])  # takes the place of b, which was met longest ago
-        cache.vectors(["a", "c"])
-        assert encoded == ["a", "b", "c"]
-        assert (cache.hits, cache.misses) == (3, 3)
-
-    def test_it_is_kept_between_calls_until_the_weights_change(self, model_folder: Path) -> None:
+class TestEmbeddersOfOneModel:
+    def test_word_vectors_are_kept_between_calls_until_the_weights_change(self, model_folder: Path) -> None:
         model = elmo.load(model_folder)
         before = model.embed(["cat"], layers=0)[0]
         assert model.embedder(layers=0).cache.misses == 3

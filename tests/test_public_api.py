@@ -18,8 +18,8 @@ PACKAGE = Path(elmo.__file__).parent
 # From the bottom up: a module imports only from rows below its own (docs/design.md).
 ROWS = [
     ["errors"],
-    ["config", "files", "lines", "options", "progress", "text", "vocab"],
-    ["chars"],
+    ["config", "files", "lines", "options", "progress", "text", "transfer", "vocab"],
+    ["chars", "word_cache"],
     ["lm", "lm.corpus", "lm.reading"],
     ["lm.parts"],
     ["lm.merge", "lm.work"],

@@ -18,7 +18,6 @@ import hashlib
 import itertools
 import json
 import operator
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,8 @@ from elmo.engine.precision import Precision as Resolved
 from elmo.errors import ElmoError
 from elmo.formats.bundle import Bundle, Network, empty_bilm, fill_bilm
 from elmo.model import BiLMOutput, ScalarMix, State, weight_shapes
+from elmo.transfer import HostCopy, to_device
+from elmo.word_cache import WordCache
 
 Layers = Literal["all", "average", "top", "mix"] | int | Sequence[int]
 Pool = Literal["mean", "max"]
@@ -312,7 +313,7 @@ class Embedder:
             carried = nothing if state is None else state.to(nothing.m)
             ends, order = [nothing], [np.zeros(0, dtype=np.int64)]
             for batch in self._batches(numbered.lengths):
-                start = carried.take(len(group)).rows_at(_to(batch, self.device)) if carry else self._begun
+                start = carried.take(len(group)).rows_at(to_device(batch, self.device)) if carry else self._begun
                 places_BT = torch.from_numpy(numbered.places(batch, boundaries=carry))
                 output = self._engine.contextualise(table_NP, places_BT, start, layers=self.layers)
                 started.add(batch, self._answer(output.layers, numbered.lengths[batch], first=1 if carry else 0))
@@ -324,7 +325,7 @@ class Embedder:
                     before.take()
                 started.take(leave=self._limits.ahead)
             if carry:
-                in_order = _to(np.argsort(np.concatenate(order)), self.device)
+                in_order = to_device(np.argsort(np.concatenate(order)), self.device)
                 started.state = carried.put(State.join(ends).rows_at(in_order))
             return started
 
@@ -390,15 +391,15 @@ class Embedder:
         steps = np.arange(reduced.shape[-2]) - first
         real_BT = (steps >= 0) & (steps < lengths[:, None])
         if self.settings.pool is not None:
-            pooled = _HostCopy(_pooled(reduced, real_BT, self.settings.pool).to(dtype))
+            pooled = HostCopy(_pooled(reduced, real_BT, self.settings.pool).to(dtype))
             # Copies in every case: a view would keep the whole batch alive.
-            return lambda: [vectors.copy() for vectors in np.moveaxis(pooled.numpy(), -2, 0)]
-        where_N = _to(np.flatnonzero(real_BT), reduced.device)
-        tokens = _HostCopy(reduced.to(dtype).flatten(-3, -2).index_select(-2, where_N))
+            return lambda: [vectors.copy() for vectors in np.moveaxis(pooled.wait().numpy(), -2, 0)]
+        where_N = to_device(np.flatnonzero(real_BT), reduced.device)
+        tokens = HostCopy(reduced.to(dtype).flatten(-3, -2).index_select(-2, where_N))
         ends = np.cumsum(lengths).tolist()
 
         def cut() -> list[Vectors]:
-            flat, spans, vectors = tokens.numpy(), list(zip([0, *ends], ends, strict=False)), []
+            flat, spans, vectors = tokens.wait().numpy(), list(zip([0, *ends], ends, strict=False)), []
             for at in range(0, len(spans), _CUT_AT_ONCE):
                 some = spans[at : at + _CUT_AT_ONCE]
                 begin = some[0][0]
@@ -432,7 +433,7 @@ class Embedder:
 
     def _encode(self, words: list[str]) -> Tensor:
         """Vectors of words without their context, `(N, P)`."""
-        return self._engine.encode(_to(model_ids(words, self.config, self._vocab), self.device))
+        return self._engine.encode(to_device(model_ids(words, self.config, self._vocab), self.device))
 
 
 class _Started:
@@ -497,124 +498,12 @@ class _Numbered:
         return places_BT
 
 
-class _HostCopy:
-    """A copy of a tensor in host memory: from a GPU it is under way until it is asked for."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._done: torch.cuda.Event | None = None
-        if not tensor.is_cuda:
-            self._host = tensor.cpu()
-            return
-        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._host.copy_(tensor, non_blocking=True)
-        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # of PyTorch
-        self._done.record(torch.cuda.current_stream(tensor.device))
-
-    def numpy(self) -> Vectors:
-        """What was copied."""
-        if self._done is not None:
-            self._done.synchronize()
-        host: Vectors = self._host.numpy()
-        return host
-
-
-class WordCache:
-    """Vectors of the words met last, in one table of fixed size: a word's characters are encoded once, not per use."""
-
-    _LONGEST_WORD = 64  # characters; a longer word is rare, and as a key it would cost memory without bound
-
-    def __init__(self, capacity: int, encode: Callable[[list[str]], Tensor]) -> None:
-        """Keep at most `capacity` words; `encode` makes `(N, P)` vectors of N words."""
-        self._encode = encode
-        self._capacity = capacity
-        self._slots: dict[str, int] = {}
-        self._words: list[str] = []  # in each slot
-        self._met = np.zeros(capacity, dtype=np.int64)  # when the word in each slot was met last
-        self._clock = 0
-        self._table_NP: Tensor | None = None
-        self._lock = threading.Lock()
-        self.hits = 0
-        self.misses = 0
-
-    def clear(self) -> None:
-        """Forget all words."""
-        with self._lock:
-            self._slots.clear()
-            self._words.clear()
-            self._table_NP = None
-            self.hits = 0
-            self.misses = 0
-
-    def vectors(self, words: list[str], new_words: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Vectors of distinct words, `(N, P)`, and those of them that were not here, encoded unless they are given."""
-        with self._lock:
-            return self._vectors(words, new_words)
-
-    def _vectors(self, words: list[str], new_words: Tensor | None) -> tuple[Tensor, Tensor]:
-        slots = np.fromiter(map(self._slots.get, words, itertools.repeat(-1)), dtype=np.int64, count=len(words))
-        known, new = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
-        self.hits += len(known)
-        self.misses += len(new)
-        unknown = [words[i] for i in new.tolist()]
-        if new_words is None:
-            table = self._table_NP
-            new_words = self._encode(unknown) if unknown or table is None else table.new_empty(0, table.shape[1])
-        # index_copy_ and index_select, not brackets: these take all threads even for a few rows, which then keep the
-        # cores busy for milliseconds in waiting for more.
-        result = new_words.new_empty(len(words), new_words.shape[1])
-        result.index_copy_(0, _to(new, result.device), new_words)
-        if len(known):
-            result.index_copy_(0, _to(known, result.device), self._lookup(slots[known]))
-        self._store(unknown, new_words)
-        return result, new_words
-
-    def _lookup(self, slots: Int64s) -> Tensor:
-        assert self._table_NP is not None
-        self._meet(slots)
-        return self._table_NP.index_select(0, _to(slots, self._table_NP.device))
-
-    def _meet(self, slots: Int64s) -> None:
-        self._met[slots] = np.arange(self._clock, self._clock + len(slots))
-        self._clock += len(slots)
-
-    def _store(self, words: list[str], encoded_NP: Tensor) -> None:
-        rows = [row for row, word in enumerate(words) if len(word) <= self._LONGEST_WORD][-self._capacity :]
-        kept = [words[row] for row in rows]
-        slots = self._make_room(len(kept))
-        for slot, word in zip(slots.tolist(), kept, strict=True):
-            self._words[slot] = word
-            self._slots[word] = slot
-        self._meet(slots)
-        if self._table_NP is None:
-            self._table_NP = encoded_NP.new_empty(self._capacity, encoded_NP.shape[1])
-        stored_NP = encoded_NP.index_select(0, _to(np.array(rows, dtype=np.int64), encoded_NP.device))
-        self._table_NP.index_copy_(0, _to(slots, stored_NP.device), stored_NP)
-
-    def _make_room(self, count: int) -> Int64s:
-        """Slots for new words: those that are free, then those of the words that were met longest ago."""
-        used = len(self._words)
-        free = np.arange(used, min(used + count, self._capacity))
-        self._words += [""] * len(free)
-        if len(free) == count:
-            return free
-        oldest = np.argpartition(self._met[:used], count - len(free) - 1)[: count - len(free)]
-        for slot in oldest.tolist():
-            del self._slots[self._words[slot]]
-        return np.concatenate([free, oldest])
-
-
-def _to(array: NDArray[Any], device: torch.device) -> Tensor:
-    """An array as a tensor on a device; on a GPU it may still be under way, for a copy of it that stays there."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
 def _pooled(reduced: Tensor, real_BT: NDArray[np.bool_], pool: Pool) -> Tensor:
     """The mean or the largest over the real tokens of each row, `(..., B, T, D)` to `(..., B, D)`; zeros of none."""
     if real_BT.shape[1] == 0:
         return reduced.new_zeros(*reduced.shape[:-2], reduced.shape[-1])
-    padding_BT1 = _to(~real_BT, reduced.device)[..., None]
-    counts_B1 = _to(real_BT.sum(axis=1), reduced.device)[:, None]
+    padding_BT1 = to_device(~real_BT, reduced.device)[..., None]
+    counts_B1 = to_device(real_BT.sum(axis=1), reduced.device)[:, None]
     if pool == "mean":
         return reduced.masked_fill(padding_BT1, 0).sum(dim=-2) / counts_B1.clamp_min(1)
     return reduced.masked_fill(padding_BT1, -torch.inf).amax(dim=-2).masked_fill(counts_B1 == 0, 0)

@@ -19,11 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,6 +30,7 @@ from elmo.config import LSTMConfig, ModelConfig
 from elmo.engine import resident, triton_lstm
 from elmo.engine.precision import Int64s, LSTMWeights, Read, Steps, network_encoder
 from elmo.model import BiLMOutput, CharEncoder, State, checked
+from elmo.transfer import to_device
 
 Way = Literal["waves", "resident"]
 Key = tuple[Way, int, int, int]
@@ -95,8 +95,8 @@ class CudaEngine:
         n = len(steps.forward)
         flat = places_BT.numpy().reshape(-1)
         where = np.stack([steps.forward, steps.backward])
-        where_2N, inputs_2N = self._ints(np.stack([where, flat[where]]))
-        order_B = self._ints(steps.order)
+        where_2N, inputs_2N = to_device(np.stack([where, flat[where]]), self._device)
+        order_B = to_device(steps.order, self._device)
         with self._lock, torch.inference_mode(), self._current():
             if self._done is not None:  # the room is used again, perhaps from another stream
                 torch.cuda.current_stream(self._device).wait_event(self._done)
@@ -121,17 +121,13 @@ class CudaEngine:
                 self._done.record(torch.cuda.current_stream(self._device))
         return BiLMOutput(
             layers=out.view(len(wanted), *places_BT.shape, self._config.dim),
-            mask=self._ints(places_BT.numpy()) >= 0,
+            mask=to_device(places_BT, self._device) >= 0,
             state=State(m, c),
         )
 
     def _current(self) -> AbstractContextManager[object]:
         """Make the device the one that kernels are launched on."""
         return torch.cuda.device(self._device) if self._gpu else nullcontext()
-
-    def _ints(self, values: NDArray[np.integer[Any]]) -> Tensor:
-        tensor = torch.from_numpy(values)
-        return tensor.pin_memory().to(self._device, non_blocking=True) if self._gpu else tensor
 
     def _room_for(self, rows: int, tokens: int) -> _Room:
         room = self._room
@@ -171,7 +167,7 @@ class CudaEngine:
         table[0, 1 : len(ends) + 1] = ends
         table[1, 1 : len(rows) + 1] = ends[:-1] - ends[0]
         table[2, 1 : len(rows) + 1] = rows
-        self._room.table[:, : table.shape[1]] = self._ints(table)
+        self._room.table[:, : table.shape[1]] = to_device(table, self._device)
 
     def _stay(self, top: int, rows: int, start: int, end: int) -> None:
         """Take all steps of a segment, layer after layer, with the weights on the chip."""

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from elmo.errors import ElmoError
 from elmo.lm.network import Window
 from elmo.lm.softmax import PADDING
+from elmo.transfer import to_device
 from elmo.vocab import Vocabulary
 
 Ints = NDArray[Any]
@@ -181,8 +182,7 @@ class Windows:
         )
 
     def _tensor(self, array: Ints) -> torch.Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor if self._device.type == "cpu" else tensor.pin_memory().to(self._device, non_blocking=True)
+        return to_device(np.ascontiguousarray(array), self._device)
 
 
 class _Row:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-import torch
 from torch import Tensor
+
+from elmo.transfer import HostCopy
 
 
 @dataclass(frozen=True)
@@ -15,25 +16,15 @@ class Late:
 
     step: int
     """Its number."""
-    values: Tensor
-    """What it says, on the host."""
-    done: torch.cuda.Event | None
-    """After which it is there; None where it is."""
+    copy: HostCopy
+    """What it says."""
 
     @classmethod
     def of(cls, step: int, values: Tensor) -> Self:
         """Begin to bring values, `(N,)`, to the host."""
-        if values.device.type != "cuda":
-            return cls(step, values.to("cpu", copy=True), None)
-        found = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        found.copy_(values, non_blocking=True)
-        done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record(torch.cuda.current_stream(values.device))  # not the current device's, which may be another
-        return cls(step, found, done)
+        return cls(step, HostCopy(values))
 
     def wait(self) -> list[float]:
         """The values, once the device has them."""
-        if self.done is not None:
-            self.done.synchronize()
-        found: list[float] = self.values.tolist()
+        found: list[float] = self.copy.wait().tolist()
         return found

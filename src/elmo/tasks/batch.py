@@ -9,6 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from elmo.transfer import to_device
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -21,8 +23,7 @@ class Batch:
 
 def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
-        value = value.pin_memory() if device.type == "cuda" and value.device.type == "cpu" else value
-        return value.to(device, non_blocking=True)
+        return to_device(value, device)
     return value.to(device) if isinstance(value, Batch) else value
 
 
