@@ -33,7 +33,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 SIX = ("squad", "inference", "srl", "coref", "ner", "sentiment")
 """The paper's tasks, in its order."""
 PLACES = {"squad": "both", "inference": "both", "srl": "input", "coref": "both", "ner": "both", "sentiment": "both"}
-"""Where ELMo goes in, as the paper chose for each."""
+"""Where ELMo goes in, as the paper has it for each of the first three; coreference it has at the input alone."""
 
 _FILES = {
     "squad": "squad.tar.xz/squad/{split}-v1.1.json",

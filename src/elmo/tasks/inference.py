@@ -31,7 +31,7 @@ class InferenceSettings:
 
     hidden: int = 300
     """Of the LSTMs, each direction, and of the layers between them."""
-    dropout: float = 0.3
+    dropout: float = 0.0
     """Before each LSTM, before the layer behind the alignment, and before each of the two last ones."""
 
     def __post_init__(self) -> None:
@@ -60,10 +60,10 @@ class InferenceModel(TaskModel[Pair, str]):
         self.names = tuple(labels)
         self._numbers = {name: number for number, name in enumerate(labels)}
         hidden, dropout = settings.hidden, settings.dropout
-        self.reading = BiLSTM(encoder.input_dim, hidden, dropout=dropout)
-        self.dropout = RowDropout(dropout)
+        self.reading = BiLSTM(encoder.input_dim, hidden, dropout=dropout, sharing=2)
+        self.dropout = RowDropout(dropout, sharing=2)
         self.project = nn.Linear(4 * (self.reading.output_dim + encoder.output_dim), hidden)
-        self.composing = BiLSTM(hidden, hidden, dropout=dropout)
+        self.composing = BiLSTM(hidden, hidden, dropout=dropout, sharing=2)
         self.decide = nn.Sequential(
             nn.Dropout(dropout),
             nn.Linear(8 * hidden, hidden),
@@ -124,9 +124,9 @@ class Inference(Task[Pair, str]):
     score = "accuracy"
     model_settings = InferenceSettings
     defaults: ClassVar[Mapping[str, Any]] = {
-        "optimizer": {"rate": 0.0005},
-        "train": {"batch_size": 32, "epochs": 30, "patience": 8},
-        "encoder": {"elmo": "both"},
+        "encoder": {"elmo": "both", "dropout": 0.0},
+        "optimizer": {"rate": 0.002},
+        "train": {"epochs": 10},
     }
 
     def read(self, path: str) -> list[Pair]:

@@ -19,18 +19,29 @@ IMPOSSIBLE = -1e4
 
 
 class RowDropout(nn.Module):
-    """Dropout with one mask for all tokens of a row (Gal and Ghahramani 2016)."""
+    """Dropout with one mask for all tokens of a row (Gal and Ghahramani 2016).
 
-    def __init__(self, share: float) -> None:
-        """Drop a share of the features."""
+    Rows that are compared with each other must share their mask: a feature that only one of them kept is a difference
+    that is none.
+    """
+
+    def __init__(self, share: float, *, sharing: int = 1) -> None:
+        """Drop a share of the features.
+
+        Args:
+            share: of the features.
+            sharing: rows with the same mask; row i of each of so many equal parts of the batch.
+        """
         super().__init__()
         self.share = share
+        self.sharing = sharing
 
     def forward(self, x_BTI: Tensor) -> Tensor:
         """Keep the shape `(B, T, I)`."""
         if not self.training or self.share == 0:
             return x_BTI
-        return x_BTI * F.dropout(x_BTI.new_ones(len(x_BTI), 1, x_BTI.shape[2]), self.share)
+        mask = F.dropout(x_BTI.new_ones(len(x_BTI) // self.sharing, 1, x_BTI.shape[2]), self.share)
+        return x_BTI * mask.repeat(self.sharing, 1, 1)
 
 
 def start_lstms(lstms: nn.Module) -> None:
@@ -49,11 +60,11 @@ def start_lstms(lstms: nn.Module) -> None:
 class BiLSTM(nn.Module):
     """Layers of LSTMs in both directions over rows of different lengths, dropout before each layer."""
 
-    def __init__(self, inputs: int, hidden: int, *, layers: int = 1, dropout: float = 0.0) -> None:
-        """Start with orthogonal recurrent weights and open forget gates."""
+    def __init__(self, inputs: int, hidden: int, *, layers: int = 1, dropout: float = 0.0, sharing: int = 1) -> None:
+        """Start with orthogonal recurrent weights and open forget gates; `sharing` as `RowDropout` has it."""
         super().__init__()
         self.output_dim = 2 * hidden
-        self.dropout = RowDropout(dropout)
+        self.dropout = RowDropout(dropout, sharing=sharing)
         self.lstms = nn.ModuleList(
             nn.LSTM(inputs if layer == 0 else 2 * hidden, hidden, batch_first=True, bidirectional=True)
             for layer in range(layers)
