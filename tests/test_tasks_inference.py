@@ -156,9 +156,10 @@ class TestModel:
         same = [pair(text, text, "entailment") for text in ("A man runs in a park.", "Yes")]
         model = toy_model(Inference(), same, InferenceSettings(hidden=12, dropout=0.5), None).train()
         assert isinstance(model, InferenceModel)
-        premise, hypothesis = model._read(model.collate(same, None).sentences).chunk(2)
+        sentences = model.collate(same, None).sentences
+        premise, hypothesis = model._composed(sentences).chunk(2)
         assert torch.equal(premise, hypothesis)
-        assert not torch.equal(premise, model._read(model.collate(same, None).sentences).chunk(2)[0])
+        assert not torch.equal(premise, model._composed(sentences).chunk(2)[0])
 
     def test_tokens_are_aligned_with_those_like_them_and_never_with_none(self) -> None:
         one, two, none = [20.0, 0.0], [0.0, 20.0], [0.0, 0.0]

@@ -61,7 +61,7 @@ def without() -> Settings:
 
 
 def with_elmo(name: str, **encoder: Any) -> Settings:
-    """The model with ELMo where the paper has it."""
+    """The model with ELMo in the task's place."""
     return {"encoder": {"elmo": PLACES[name], **encoder}}
 
 

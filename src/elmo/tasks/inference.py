@@ -88,14 +88,18 @@ class InferenceModel(TaskModel[Pair, str]):
 
     def _scores(self, batch: PairBatch) -> Tensor:
         """`(B, K)`."""
-        mask, lengths = batch.sentences.mask, batch.sentences.lengths
-        read = self._read(batch.sentences)
-        other = aligned(read, mask)
-        compared = torch.cat([read, other, read - other, read * other], dim=-1)
-        composed = self.composing(torch.relu(self.project(self.dropout(compared))), lengths)
+        mask, composed = batch.sentences.mask, self._composed(batch.sentences)
         pooled = torch.cat([masked_mean(composed, mask), masked_max(composed, mask)], dim=-1)
         scores: Tensor = self.decide(torch.cat(pooled.chunk(2), dim=-1))
         return scores
+
+    def _composed(self, sentences: Sentences) -> Tensor:
+        """`(2B, T, 2H)`: each token beside what the other sentence has for it."""
+        read = self._read(sentences)
+        other = aligned(read, sentences.mask)
+        compared = torch.cat([read, other, read - other, read * other], dim=-1)
+        composed: Tensor = self.composing(torch.relu(self.project(self.dropout(compared))), sentences.lengths)
+        return composed
 
     def _read(self, sentences: Sentences) -> Tensor:
         """`(2B, T, X)`; ELMo's output place is that of the lowest LSTMs."""

@@ -40,6 +40,7 @@ class RowDropout(nn.Module):
         """Keep the shape `(B, T, I)`."""
         if not self.training or self.share == 0:
             return x_BTI
+        assert len(x_BTI) % self.sharing == 0
         mask = F.dropout(x_BTI.new_ones(len(x_BTI) // self.sharing, 1, x_BTI.shape[2]), self.share)
         return x_BTI * mask.repeat(self.sharing, 1, 1)
 
