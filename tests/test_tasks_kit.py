@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
 import elmo
 from conftest import run_elmo, small_options, write_model
@@ -33,6 +34,7 @@ from elmo.tasks.words import WordVectors
 
 PLACES: list[Place] = ["none", "input", "output", "both"]
 CPU = torch.device("cpu")
+TAGS = st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +189,7 @@ class TestSpans:
         ]  # fmt: skip
         assert spans_of([]) == []
 
-    @given(st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=12))
+    @given(st.lists(TAGS, max_size=12))
     def test_spans_cover_each_tagged_token_once(self, tags: list[str]) -> None:
         covered = [place for _, start, end in spans_of(tags) for place in range(start, end)]
         assert covered == [place for place, tag in enumerate(tags) if tag != "O"]
@@ -197,6 +199,13 @@ class TestSpans:
         found = [("X", 0, 2), ("X", 3, 4), ("Y", 3, 5)]
         assert span_scores([(gold, found)]) == pytest.approx({"precision": 1 / 3, "recall": 1 / 2, "f1": 0.4})
         assert span_scores([([], [])])["f1"] == 0
+
+    @given(st.lists(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=8), min_size=1, max_size=4))
+    def test_scores_are_those_of_seqeval(self, sentences: list[list[tuple[str, str]]]) -> None:
+        gold, found = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
+        scores = span_scores(zip(map(spans_of, gold), map(spans_of, found), strict=True))
+        expected = precision_recall_fscore_support(gold, found, average="micro", zero_division=0)
+        assert tuple(scores.values()) == pytest.approx(expected[:3])
 
 
 class TestColumns:
