@@ -13,6 +13,7 @@ import torch
 from conftest import SHARED, run_elmo, small_options, write_model
 from elmo.errors import ElmoError
 from elmo.reproduce import claims, figures, tables
+from elmo.reproduce.figures import with_share
 from elmo.reproduce.lab import SIX, Lab, NotDoneError, Run, Settings, Study
 from elmo.reproduce.tables import Row, markdown, spread, with_elmo, without
 from elmo.reproduce.workers import run_all, runs_of
@@ -198,7 +199,8 @@ class Asked(Lab):
         if (run := Run(name, settings, seed)) not in self.runs:
             self.runs.append(run)
         scores = {task_named(name).score: 0.5}
-        return Result({"task": name, "train": {"epochs": 2}}, 1, 1.0, scores, scores, [0.5], {"input": [0.2, 0.3, 0.5]})
+        config = {"task": name, "seed": seed, "train": {"epochs": 2}}
+        return Result(config, 1, 1.0, scores, scores, [0.5], {"input": [0.2, 0.3, 0.5]})
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "figure1", "figure2"])
@@ -215,3 +217,34 @@ def test_what_tables_ask_for_in_other_words_is_one_run(tmp_path: Path) -> None:
     runs = runs_of(["table1", "table2", "table3"], study(tmp_path, tasks=("squad",), seeds=2))
     assert len(runs) == 8  # with none and both at two seeds, the last layer, a large penalty, input, output
     assert len({repr(TaskConfig.of(task_named(run.task), {"seed": run.seed, **run.settings})) for run in runs}) == 8
+
+
+def test_a_small_development_set_has_more_seeds_in_the_tables_of_variants(tmp_path: Path) -> None:
+    lab = Asked(study(tmp_path, seeds=3))
+    tables.table3(lab)
+    assert {name: len({run.seed for run in lab.runs if run.task == name}) for name in tables.CHOSEN} == {
+        "squad": 1,
+        "inference": 3,
+        "srl": 1,
+    }
+
+
+def test_claims_compare_the_seeds_that_both_sides_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {"top": {0: 0.6, 1: 0.9}, "all": {1: 0.8, 2: 0.1}}
+    monkeypatch.setattr(claims, "dev_scores", lambda _lab, _name, settings: scores[settings["encoder"]["layers"]])
+    lab = Lab(study(tmp_path, tasks=("inference",)))
+    gains = claims._gains(lab, lambda name: with_elmo(name, layers="all"), lambda name: with_elmo(name, layers="top"))
+    assert gains == {"inference": pytest.approx(-10)}
+    scores["all"] = {2: 0.1}
+    with pytest.raises(NotDoneError, match="both ways"):
+        claims._gains(lab, lambda name: with_elmo(name, layers="all"), lambda name: with_elmo(name, layers="top"))
+
+
+@pytest.mark.parametrize("name", figures.TASKS)
+def test_a_share_of_the_examples_has_at_least_half_the_steps_of_all_and_takes_them_all(name: str) -> None:
+    task = task_named(name)
+    whole = TaskConfig.of(task, with_share(with_elmo(name), 1.0)).train
+    for share in figures.SHARES[:-1]:
+        train = TaskConfig.of(task, with_share(with_elmo(name), share)).train
+        assert train.share * train.passes >= 0.5 * whole.passes
+        assert (train.epochs, train.patience) == (whole.epochs, 0)

@@ -87,6 +87,10 @@ class Study:
         """The seeds of a task's rows; SQuAD, the longest, has at most two."""
         return range(min(self.seeds, 2) if name == "squad" else self.seeds)
 
+    def seeds_of_variants(self, name: str) -> range:
+        """The seeds of a task in Tables 2 and 3: one, but for inference, whose development set has 495 pairs."""
+        return self.seeds_of(name) if name == "inference" else range(1)
+
     def __post_init__(self) -> None:
         """Refuse what cannot be, by name."""
         for name in self.tasks:

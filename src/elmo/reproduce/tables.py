@@ -136,9 +136,10 @@ def table3(lab: Lab) -> str:
     return "# Table 3: where ELMo goes in\n\n" + _compared(lab, ENDS)
 
 
-def dev_score(lab: Lab, name: str, settings: Settings) -> float:
-    """Development score of the first seed, from 0 to 1."""
-    return lab.run(name, settings).dev[task_named(name).score]
+def dev_scores(lab: Lab, name: str, settings: Settings) -> dict[int, float]:
+    """Development scores in Tables 2 and 3, from 0 to 1, by seed."""
+    found = lab.results(name, settings, lab.study.seeds_of_variants(name))
+    return dict(zip((one.config["seed"] for one in found), on("dev", found), strict=True))
 
 
 def table4(lab: Lab) -> str:
@@ -202,10 +203,11 @@ def _tagged(lab: Lab) -> dict[Part, list[TaggedSentence]]:
 def _compared(lab: Lab, variants: Variants) -> str:
     tasks = [name for name in CHOSEN if name in lab.study.tasks]
     body = [
-        [label, *(spread(on("dev", lab.results(name, settings(name)))) for name in tasks)]
+        [label, *(spread(list(dev_scores(lab, name, settings(name)).values())) for name in tasks)]
         for label, settings in variants.items()
     ]
-    return markdown(["", *tasks], body) + "\nDevelopment sets, one seed.\n"
+    note = "Development sets; one seed, or mean and deviation over seeds, whose number is in brackets."
+    return markdown(["", *tasks], body) + f"\n{note}\n"
 
 
 def spread(scores: Sequence[float]) -> str:

@@ -109,7 +109,12 @@ def _runs_of(name: str, study: Study) -> list[Run]:
         return [Run(task, settings, seed) for task, settings in rows for seed in study.seeds_of(task)]
     if name in ("table2", "table3"):
         variants: Variants = LAYERS if name == "table2" else ENDS
-        return [Run(task, settings(task)) for settings in variants.values() for task in three]
+        return [
+            Run(task, settings(task), seed)
+            for settings in variants.values()
+            for task in three
+            for seed in study.seeds_of_variants(task)
+        ]
     if name == "figure1":
         kinds = [(task, kind) for task in TASKS if task in study.tasks for kind in (without(), with_elmo(task))]
         return [Run(task, with_share(kind, share)) for task, kind in kinds for share in SHARES]
