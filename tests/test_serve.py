@@ -249,6 +249,11 @@ def locked(model: elmo.Model) -> Client:
     return Client(create_app(model, Settings(api_key=KEY)))
 
 
+@pytest.fixture(scope="module")
+def local(model: elmo.Model) -> Client:
+    return Client(create_app(model, Settings(hosts=("localhost", "127.0.0.1", "::1", "elmo.example"))))
+
+
 class TestWhoMayAsk:
     @pytest.mark.parametrize("headers", [{"X-API-Key": KEY}, {"Authorization": f"bearer {KEY}"}])
     def test_who_shows_the_key(self, locked: Client, headers: dict[str, str]) -> None:
@@ -270,6 +275,17 @@ class TestWhoMayAsk:
     def test_those_few_are_open_to_be_read(self, locked: Client, path: str) -> None:
         assert locked.get(path).status_code == 200
         assert locked.post(path).status_code == 401  # it would take a place
+
+    @pytest.mark.parametrize("name", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "elmo.example"])
+    def test_who_calls_the_server_by_a_name_of_its_own(self, local: Client, name: str) -> None:
+        assert local.get("/v1/models", headers={"Host": name}).status_code == 200
+
+    @pytest.mark.parametrize("name", ["evil.example:8000", "localhost.evil.example", "[::2]", "", ":8000"])
+    def test_no_page_whose_own_name_leads_here(self, local: Client, name: str) -> None:
+        for path in ("/v1/models", "/", "/healthz"):
+            answer = local.get(path, headers={"Host": name})
+            assert answer.status_code == 421
+            assert "--allow-host NAME" in problem(answer)
 
     def test_pages_of_other_origins_only_if_they_are_named(self, model: elmo.Model, client: Client) -> None:
         named = Client(create_app(model, Settings(cors=("https://good.example",), api_key=KEY)))

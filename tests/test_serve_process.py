@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import resource
 import socket
 import subprocess
@@ -165,6 +167,25 @@ def test_nothing_of_a_request_is_written_anywhere(folder: Path) -> None:
         ):
             asyncio.run(once(server.port, data))
         assert server.stop() == (0, "")
+
+
+def test_at_loopback_without_a_key_the_server_has_names(folder: Path) -> None:
+    def status(server: Server, name: str) -> int:
+        asked = http.client.HTTPConnection(HOST, server.port, timeout=60)
+        with contextlib.closing(asked):
+            asked.request("GET", "/healthz", headers={"Host": f"{name}:{server.port}"})
+            return asked.getresponse().status
+
+    with Server(folder, "--allow-host", "elmo.example", threads=1) as server:
+        assert {name: status(server, name) for name in ("localhost", "elmo.example", "evil.example")} == {
+            "localhost": 200,
+            "elmo.example": 200,
+            "evil.example": 421,
+        }
+    with Server(folder, threads=1) as server:
+        assert (status(server, HOST), status(server, "evil.example")) == (200, 421)
+    with Server(folder, key=KEY, threads=1) as server:
+        assert status(server, "elmo.example") == 200
 
 
 def test_an_address_that_is_taken_is_a_mistake(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from elmo.errors import ElmoError, MissingExtraError
 from elmo.options import OptionsOption, VocabOption
 
 _KEY = "ELMO_API_KEY"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def serve(
@@ -32,6 +34,12 @@ def serve(
     body_timeout: Annotated[float, typer.Option(help="Seconds for a request to come in; then it is 408.")] = 10.0,
     api_key_file: Annotated[
         Path | None, typer.Option(help=f"File with the key that clients must show; or set {_KEY}.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="What clients may call a server at loopback without a key; repeat for several."
+        ),
     ] = None,
     cors: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="Let pages of this origin ask; repeat for several.")
@@ -72,6 +80,7 @@ def serve(
         timeout=timeout,
         body_timeout=body_timeout,
         api_key=key,
+        hosts=_hosts(host, key, allow_host or []),
         cors=tuple(cors or ()),
         tasks=tuple(map(read_learned, task or ())),
     )
@@ -81,10 +90,16 @@ def serve(
 
         def ready() -> None:
             print(f"serving {settings.name} at {address}", flush=True)
-            if key is None and host not in ("127.0.0.1", "::1", "localhost"):
+            if key is None and host not in _LOOPBACK:
                 print(f"note: anyone who can reach {host} may ask; set {_KEY} for a key", file=sys.stderr)
 
         run(app, listening, ready)
+
+
+def _hosts(host: str, key: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
+    """The server's names, if it has some, or where nothing but its address keeps others out."""
+    known = bool(allowed) or (key is None and host in _LOOPBACK)
+    return (*_LOOPBACK, *(name.lower() for name in allowed)) if known else ()
 
 
 def _key(file: Path | None) -> str | None:

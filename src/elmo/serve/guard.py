@@ -1,4 +1,4 @@
-"""What stands before every route: the key, the body's size and time, the places in the house, clients that go away.
+"""What stands before every route: its name, its key, a body's size and time, the places in the house, clients that go.
 
 It is plain ASGI, for what it limits must not have been read before it looks.
 """
@@ -71,12 +71,20 @@ class Guard:
             self._metrics.request(path, answer.status, time.monotonic() - started)
 
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        self._check_host(scope)
         self._check_key(scope)
         if scope["method"] in _READING:  # open to a full house, for they say how full it is; a body is dropped unread
             await self._unless_gone(scope, b"", receive, answer)
             return
         with self._work.visit():
             await self._unless_gone(scope, await self._body(scope, receive), receive, answer)
+
+    def _check_host(self, scope: Scope) -> None:
+        """Refuse a name that is not the server's: a page's own name, led here by its DNS, would make it our page."""
+        hosts, given = self._work.settings.hosts, _header(scope["headers"], b"host")
+        if hosts and given is not None and _name(given) not in hosts:
+            message = f"this server is called {', '.join(hosts)}: start it with --allow-host NAME for another name"
+            raise Refused(421, "host", message, close=True)
 
     def _check_key(self, scope: Scope) -> None:
         path = scope["path"]
@@ -194,6 +202,12 @@ async def _refuse(refused: Refused, scope: Scope, receive: Receive, answer: _Ans
 def _digest(key: bytes) -> bytes:
     """Of one length for every key, so that comparing tells nothing of the right one's."""
     return hashlib.sha256(key).digest()
+
+
+def _name(host: bytes) -> str:
+    """What a Host header calls the server, without the port."""
+    name = host.decode("latin-1").lower()
+    return name.partition("]")[0].removeprefix("[") if name.startswith("[") else name.partition(":")[0]
 
 
 def _header(headers: Headers, name: bytes) -> bytes | None:

@@ -40,6 +40,8 @@ class Settings:
     """Seconds in which a request must have come in."""
     api_key: str | None = field(default=None, repr=False)
     """What a client must show, if anything."""
+    hosts: tuple[str, ...] = ()
+    """Names by which clients may call the server; any if there are none."""
     cors: tuple[str, ...] = ()
     """Origins whose pages may ask."""
     tasks: tuple[Learned, ...] = ()
