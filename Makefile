@@ -16,7 +16,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.dev $(VENV)/.installed lint types
 	ELMO_TEST_INSTALLED=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# 2,000 damaged files for each reader of models: each loads or is refused, and nothing else happens.
+# 2,000 damaged files for each reader of models and place of the damage: each loads or is refused, and nothing else happens.
 fuzz: $(VENV)/.dev $(VENV)/.installed
 	ELMO_FUZZ=2000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_formats_hostile.py
 

@@ -1,12 +1,13 @@
 """Make what tests/test_compat_*.py compare with: the results of the peers, for a tiny model.
 
-    python scripts/make_compat_figures.py [.peers]
+    python scripts/make_compat_figures.py [--peers .peers]
 
 Runs the scripts of tests/peers by AllenNLP's and simple_elmo's Pythons, which `make .peers/.made` sets up.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -37,7 +38,9 @@ def run(peers: Path, peer: str, script: str, *arguments: object) -> None:
 
 def main() -> None:
     """Write the model, the text and each script's results."""
-    peers = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".peers")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=Path, default=ROOT / ".peers")
+    peers: Path = parser.parse_args().peers
     DATA.mkdir(parents=True, exist_ok=True)
     options = small_options()
     rng = np.random.default_rng(8)

@@ -52,7 +52,10 @@ def reproduce(
         if name not in NAMES:
             raise ElmoError(f"there is no {name!r}: give some of {', '.join(NAMES)}")
     if not Path(data).is_dir():
-        raise ElmoError(f"there is no folder {data}: give the one with the tasks' archives, --data DIR")
+        raise ElmoError(
+            f"there is no folder {data}: give the one with the tasks' archives, --data DIR "
+            "(docs/results/README.md names them)"
+        )
     if tokens is not None and not Path(tokens).exists():
         raise ElmoError(f"there is no file {tokens}: scripts/pretokenise.py makes one")
     if vectors not in NAMED and not Path(vectors).exists():
