@@ -133,7 +133,13 @@ class TestQuick:
         result = run_elmo("reproduce", "table1", *options)
         assert result.returncode == 0, result.stderr
         text = (out / "table1.md").read_text()
-        for part in ("`elmo reproduce table1 --quick`", "commit ", "PyTorch", "toy size"):
+        for part in (
+            "`elmo reproduce table1 --quick --tasks ner --seeds 1`",
+            "commit ",
+            "PyTorch",
+            "seeds 0",
+            "toy size",
+        ):
             assert part in text
 
 
@@ -248,3 +254,33 @@ def test_a_share_of_the_examples_has_at_least_half_the_steps_of_all_and_takes_th
         train = TaskConfig.of(task, with_share(with_elmo(name), share)).train
         assert train.share * train.passes >= 0.5 * whole.passes
         assert (train.epochs, train.patience) == (whole.epochs, 0)
+
+
+def test_a_folder_of_runs_is_of_one_version_of_the_data(tmp_path: Path) -> None:
+    archive = tmp_path / "data" / "ner_uner_ewt.tar.xz"
+    archive.parent.mkdir()
+    here = study(tmp_path, data=archive.parent, tasks=("ner",), train=False)
+    for content, fits in ((b"one", True), (b"one", True), (b"other", False)):
+        archive.write_bytes(content)
+        expected = NotDoneError if fits else ElmoError
+        with pytest.raises(expected, match="was not done" if fits else r"done with another ner_uner_ewt\.tar\.xz"):
+            Lab(here).run("ner", without())
+    archive.unlink()  # tables can be made again without it
+    with pytest.raises(NotDoneError):
+        Lab(here).run("ner", without())
+
+
+def test_what_compares_no_task_that_was_asked_for_is_not_made(tmp_path: Path) -> None:
+    options = ["--data", tmp_path, "--runs", tmp_path / "runs", "-o", tmp_path / "out", "--no-train", "--device", "cpu"]
+    result = run_elmo("reproduce", "table2", "figure1", "--tasks", "coref", *options)
+    assert result.returncode == 2
+    assert b"table2 was not made: it compares squad, inference, srl" in result.stderr
+    assert b"figure1 was not made: it is of inference and ner" in result.stderr
+    assert not list((tmp_path / "out").iterdir())
+
+
+@needs_data
+def test_neighbours_of_a_word_that_the_vectors_do_not_have_are_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("the 1 0 0\nof 0 1 0\n")
+    with pytest.raises(NotDoneError, match="have no 'play'"):
+        tables.table4(Lab(study(tmp_path, vectors=str(tmp_path / "few.txt"))))

@@ -242,6 +242,17 @@ class TestCommand:
         found = json.loads(run_elmo(*command, "--test", tmp_path, "--json").stdout)
         assert found["sets"]["all"]["layer 2"] == {"f1": 0.5, "precision": 0.5, "recall": 0.5, "instances": 2}
 
+    def test_test_sets_of_one_name_are_refused(self, folder: Path, files: dict[str, str], tmp_path: Path) -> None:
+        command = ["task", "senses", "--train", files["semcor"], "--inventory", files["inventory"], "--model", folder]
+        other = write_wsd(tmp_path / "other", XML, KEYS)
+        result = run_elmo(*command, "--test", files["wsd"], "--test", other, "-q")
+        assert result.returncode == 2
+        assert f"{other}: found a second test set of the name 'toy', behind {files['wsd']}" in result.stderr.decode()
+        reserved = write_wsd(tmp_path / "another", XML, KEYS, name="all")
+        result = run_elmo(*command, "--test", reserved, "-q")
+        assert result.returncode == 2
+        assert f"{reserved}: found a test set of the name 'all', which stands for another" in result.stderr.decode()
+
     @pytest.mark.parametrize(
         ("more", "message"),
         [

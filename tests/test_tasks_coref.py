@@ -83,6 +83,16 @@ class TestReader:
         )
         assert (two.name, two.sentences, two.clusters) == ("(bc/x); part 001", (("No",),), ())
 
+    def test_words_of_conll_2012_are_made_plain(self, tmp_path: Path) -> None:
+        text = BEGIN + columns("0 -LRB- -", "1 `` -", "2 and\\/or -", "3 -RRB- -") + "#end document\n"
+        assert read_documents(write(tmp_path / "a.conll", text))[0].tokens == ["(", '"', "and/or", ")"]
+
+    @pytest.mark.parametrize("text", [CONLLU, COLUMNS])
+    def test_line_ends_of_windows_a_byte_order_mark_and_blanks_change_nothing(self, tmp_path: Path, text: str) -> None:
+        expected = read_documents(write(tmp_path / "a", text))
+        (tmp_path / "a").write_bytes(b"\xef\xbb\xbf" + text.replace("\n\n", "\n \n").replace("\n", "\r\n").encode())
+        assert read_documents(str(tmp_path / "a")) == expected
+
     def test_a_mention_is_of_one_cluster(self, tmp_path: Path) -> None:
         text = "# newdoc\n" + conllu("1 It (1)(2)", "2 is _", "3 it (1)", "4 too (2)")
         (document,) = read_documents(write(tmp_path / "a.conllu", text))
@@ -96,6 +106,7 @@ class TestReader:
             (conllu("1 a _"), "line 1: found a word outside of a document"),
             ("# begin document x\n0\tIt\t(1)\n", "line 2: found a word outside of a document"),
             ("# newdoc\n1\ta\n", "line 2: found 2 columns, expected 10"),
+            ("# newdoc\n" + conllu("1 a _").replace("a", ""), "line 2: found no word, expected one in column 2"),
             ("# newdoc\n" + conllu("1 a _", "3 b _"), "line 3: found token number '3', expected 2"),
             ("# newdoc\n" + conllu("1 a 1)"), "line 2: found the end of a mention of '1', expected its beginning"),
             ("# newdoc\n" + conllu("1 a (1", "2 b 2)"), "line 3: found the end of a mention of '2'"),

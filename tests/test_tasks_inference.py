@@ -49,6 +49,14 @@ class TestPairs:
         text = 'gold_label\tid\tsentence2\tsentence1\r\nContradiction\t1\tno\t"a ""big"" dog"\r\n-\t2\ta\tb\r\n'
         assert read_pairs(write(tmp_path / "a.txt", text)) == [pair('a "big" dog', "no", "contradiction")]
 
+    @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl"])
+    def test_line_ends_of_windows_and_a_byte_order_mark_change_nothing(self, tmp_path: Path, name: str) -> None:
+        row = {"sentence1": "a", "sentence2": "b", "gold_label": "yes"}
+        text = json.dumps(row) + "\n\n" if name == "a.jsonl" else TABLE + "a\tb\tyes \n\na\tb\t- \n"
+        expected = read_pairs(write(tmp_path / name, text))
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+        assert read_pairs(str(tmp_path / name)) == expected == [pair("a", "b", "yes")]
+
     def test_quotes_that_are_the_sentence_s_own_stay(self, tmp_path: Path) -> None:
         (found,) = read_pairs(write(tmp_path / "a.tsv", TABLE + '"Go" means "leave"\tno\tneutral'))
         assert found.premise.raw == '"Go" means "leave"'
@@ -95,6 +103,11 @@ class TestPairs:
             ),
             ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "gold_label": null}', "line 1: found the label None"),
             ("a.jsonl", "", "has no pair with a label in it"),
+            (
+                "a.jsonl",
+                '{"sentence1": "a", "sentence2": "b", "gold_label": "\\udc00"}',
+                r"line 1: found half a surrogate pair \('\\udc00'\)",
+            ),
             ("a.tsv", "", "line 1: found '', expected a line of names"),
             ("a.tsv", "one\ttwo\n", "line 1: found 'one two', expected a line of names, with tabs, that has sentence1"),
             ("a.tsv", TABLE + "a\tb\n", "line 2: found 2 columns, expected 3"),

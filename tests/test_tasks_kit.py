@@ -20,14 +20,18 @@ from conftest import run_elmo, small_options, write_model
 from elmo.errors import ElmoError
 from elmo.lm.checkpoint import read_tensors
 from elmo.lm.loop import run_training
+from elmo.tasks import files as task_files
+from elmo.tasks import words as words_module
+from elmo.tasks.all import TASKS
 from elmo.tasks.encoder import EncoderSettings, Place, TokenEncoder
 from elmo.tasks.layers import CRF, IMPOSSIBLE, BiLSTM, masked_softmax, viterbi
 from elmo.tasks.metrics import span_scores, spans_of
 from elmo.tasks.readers import TaggedSentence, read_columns
 from elmo.tasks.run import Data, new_model, read_result, train_task
-from elmo.tasks.saved import Learned, load_task, read_learned, save_task
+from elmo.tasks.saved import Learned, load_task, read_learned, read_words, save_task, write_words
 from elmo.tasks.settings import TaskConfig
 from elmo.tasks.tagging import Entities, allowed_bio
+from elmo.tasks.task import Task
 from elmo.tasks.training import TaskTraining
 from elmo.tasks.vectors import FrozenLayers
 from elmo.tasks.words import WordVectors
@@ -215,9 +219,55 @@ class TestColumns:
             "Ann\tB-PER\nran\tO\n",
             "-DOCSTART- -X- O O\n\nAnn NNP I-NP I-PER\nran VBD I-VP O\n\n",
             "# sent_id = 1\n# text = Ann ran\n1\tAnn\tB-PER\n2\tran\tO\n",
+            "# text = Ann ran\n1\tAnn\tB-PER\t-\tsomeone\n2\tran\tO\t-\t-\n",
         ):
-            file.write_text(text)
-            assert read_columns(str(file)) == [TaggedSentence(("Ann", "ran"), ("B-PER", "O"))]
+            ends = (text.replace("\n", end) for end in ("\r\n", " \n", "\t\n", " \t \r\n"))
+            for same in (text, "\ufeff" + text, text[:-1], *ends):
+                file.write_bytes(same.encode())
+                assert read_columns(str(file)) == [TaggedSentence(("Ann", "ran"), ("B-PER", "O"))]
+
+    def test_a_token_that_is_a_number_is_no_row_number(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_text("Ann NNP I-NP I-PER\n2 CD B-NP O\n\n1 CD B-NP O\n")
+        assert [one.tokens for one in read_columns(str(tmp_path / "x"))] == [("Ann", "2"), ("1",)]
+        (tmp_path / "x").write_text("1 CD B-NP O\n")
+        assert [one.tokens for one in read_columns(str(tmp_path / "x"))] == [("1",)]
+
+    def test_row_numbers_stand_in_all_sentences_or_in_none(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_text("1\tAnn\tB-PER\n2\tran\tO\n\n1\t2\tO\n\n1\t1\tO\n2\tran\tO\n")
+        assert [one.tokens for one in read_columns(str(tmp_path / "x"))] == [("Ann", "ran"), ("2",), ("1", "ran")]
+
+    def test_a_document_s_beginning_is_no_token_with_or_without_a_blank_line(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_text("-DOCSTART- O\nAnn B-PER\n-DOCSTART- O\n\nran O\n\n-DOCSTART-\nfar O\n")
+        assert [one.tokens for one in read_columns(str(tmp_path / "x"))] == [("Ann",), ("ran",), ("far",)]
+
+    @pytest.mark.parametrize("between", [" ", "\t"])
+    def test_a_token_that_looks_like_a_comment_is_none(self, tmp_path: Path, between: str) -> None:
+        first, second = ("\n".join(rows).replace(" ", between) for rows in (["# B-X", "2 I-X"], ["#NFL O", "ran O"]))
+        (tmp_path / "x").write_text(f"# text = O\n#id\n#\n{first}\n\n# id = 7\n{second}\n")
+        assert [one.tokens for one in read_columns(str(tmp_path / "x"))] == [("#", "2"), ("#NFL", "ran")]
+
+    @given(
+        st.lists(
+            st.lists(
+                st.tuples(st.sampled_from(["#", "1", "2", "O", "#1", "B-X", "-", "a"]), TAGS), min_size=1, max_size=4
+            ),
+            max_size=3,
+        ),
+        st.sampled_from(["\t", " "]),
+        st.sampled_from([(), ("NN",), ("CD", "B-NP")]),
+    )
+    def test_every_row_is_a_token(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        drawn: list[list[tuple[str, str]]],
+        between: str,
+        others: tuple[str, ...],
+    ) -> None:
+        sentences = [*([("Ann", "B-X"), ("ran", "O")] for _ in range(4)), *drawn]
+        rows = ("".join(between.join([word, *others, tag]) + "\n" for word, tag in one) for one in sentences)
+        path = tmp_path_factory.getbasetemp() / "drawn.conll"
+        path.write_text("\n".join(rows))
+        assert [one.tokens for one in read_columns(str(path))] == [tuple(word for word, _ in one) for one in sentences]
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -227,6 +277,14 @@ class TestColumns:
             ("\tO\n", "line 1: found no token"),
             ("Ann\n", "line 1: found 1 columns, expected 2: a token, and a tag"),
             ("\n\n", "has no sentence"),
+            ("", "has no sentence"),
+            ("# Ann O\n", "has no sentence"),
+            ("-DOCSTART- -X- O O\n", "has no sentence"),
+            ("Ann\tB-PER\n# ran\n", "line 2: found 2 columns|line 2: found the tag"),
+            ("#NFL O\n# an aside\nran O\n", "line 2: found 3 columns, expected 2"),
+            ("1\ta\tO\n2\tb\tO\n4\tc\tO\n\n1\ta\tO\n2\tb\tO\n\n1\ta\tO\n2\tb\tO\n", "line 3: found row number '4'"),
+            ("1\t \tO\n2\ta\tO\n", "line 1: found no token, expected one in column 2"),
+            ("1\ta\tO\t-\tx\n2\ta\tN\t-\tx\n", "line 2: found the tag 'N'"),
         ],
     )
     def test_a_malformed_line_is_named(self, tmp_path: Path, text: str, message: str) -> None:
@@ -237,23 +295,65 @@ class TestColumns:
 
 
 class TestWordVectors:
-    @pytest.mark.parametrize("text", ["cat 1 0\ndog 0 2\n", "2 2\ncat 1 0\ndog 0 2 \n"])
-    def test_text_files_are_read(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / "v.txt").write_text(text)
+    @pytest.mark.parametrize("text", ["cat 1 0\ndog 0 2\n", "2 2\ncat 1 0\ndog 0 2 \n", "cat 1 0\r\n\r\ndog 0 2"])
+    @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+    def test_text_files_are_read(self, tmp_path: Path, text: str, mark: bytes) -> None:
+        (tmp_path / "v.txt").write_bytes(mark + text.encode())
         found = WordVectors.read(str(tmp_path / "v.txt"))
         assert found.words == ("cat", "dog")
         assert found.vectors.tolist() == [[1, 0], [0, 2]]
 
+    @pytest.mark.parametrize("sizes", ["", "4 2\n"])
+    def test_a_word_may_have_spaces_in_it(self, tmp_path: Path, sizes: str) -> None:
+        (tmp_path / "v.txt").write_text(sizes + "cat 1 0\n. . . 0 2\nat name@domain.com 3 0\n7 4 5\n")
+        found = WordVectors.read(str(tmp_path / "v.txt"))
+        assert found.words == ("cat", ". . .", "at name@domain.com", "7")
+        assert found.vectors.tolist() == [[1, 0], [0, 2], [3, 0], [4, 5]]
+
+    def test_no_more_is_read_of_a_file_than_is_taken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(words_module, "_MOST_WORDS", 2)
+        monkeypatch.setattr(task_files, "_MOST_BYTES", 10)
+        (tmp_path / "v.txt").write_text("cat 1 0\ndog 0 2\nno vector\n" + "x" * 100)
+        assert WordVectors.read(str(tmp_path / "v.txt")).words == ("cat", "dog")
+        monkeypatch.setattr(words_module, "_LONGEST_LINE", 7)
+        with pytest.raises(ElmoError, match="line 1: found over 7 bytes, expected a line"):
+            WordVectors.read(str(tmp_path / "v.txt"))
+
+    def test_a_file_cannot_take_the_names_of_what_is_no_file(
+        self, bilm: elmo.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own = WordVectors.read("default").digest()
+        monkeypatch.chdir(tmp_path)
+        for name in ("default", "none"):
+            Path(name).write_text("cat 1 0\n")
+        assert WordVectors.read("default").digest() == own
+        assert WordVectors.read("./default").words == ("cat",)
+        model, _ = new_model(Entities(), small(encoder={"elmo": "none"}), Data(sentences(4), sentences(2)), bilm)
+        assert "cat" not in model.encoder.words
+        Path("default").unlink()
+        Path("default").mkdir()
+        assert WordVectors.read("default").digest() == own
+
     def test_a_folder_holds_them_to_8_bits(self, tmp_path: Path) -> None:
         vectors = np.random.default_rng(0).standard_normal((3, 50)).astype(np.float32) * [[1], [100], [0]]
-        WordVectors(("cat", "dog", "é"), vectors.astype(np.float32)).write(tmp_path / "v")
+        WordVectors(("cat", "dog\r", "é"), vectors.astype(np.float32)).write(tmp_path / "v")
         found = WordVectors.read(str(tmp_path / "v"))
-        assert found.words == ("cat", "dog", "é")
+        assert found.words == ("cat", "dog\r", "é")
         assert (np.abs(found.vectors - vectors) <= np.abs(vectors).max(axis=1, keepdims=True) / 253).all()
 
     @pytest.mark.parametrize(
         ("text", "message"),
-        [("cat 1 0\ndog 0\n", "line 2"), ("cat 1 x\n", "no number"), ("cat nan 1\n", "no number"), ("", "no word vec")],
+        [
+            ("cat 1 0\ndog 0\n", "line 2: found a word and 1 numbers, expected 2 numbers"),
+            ("cat 1 0\ndog 0 2 3\n", "line 2: found a word and 3 numbers, expected 2 numbers"),
+            ("cat 1 x\n", "line 1: found something that is no number, expected a word and its 2 numbers"),
+            ("cat nan 1\n", "no number"),
+            ("cat 1 1e40\n", "no number"),
+            ("cat\n", "line 1: found a word and 0 numbers, expected 1 to 4,096 numbers"),
+            ("cat" + " 1" * 4097, "line 1: found a word and 4,097 numbers, expected 1 to 4,096"),
+            ("9 99999999999\ncat 1 2\n", "line 2: found a word and 999,999,999 numbers"),
+            ("", "no word vec"),
+        ],
     )
     def test_a_malformed_line_is_named(self, tmp_path: Path, text: str, message: str) -> None:
         (tmp_path / "v.txt").write_text(text)
@@ -297,6 +397,27 @@ class TestTraining:
         (tmp_path / "task.json").write_text(json.dumps(about))
         with pytest.raises(ElmoError, match="is no whole task model"):
             read_learned(tmp_path)
+
+    @given(st.lists(st.text(alphabet=st.characters(exclude_categories=()))))
+    def test_any_words_come_back(self, tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
+        path = tmp_path_factory.getbasetemp() / "words.json"
+        write_words(path, words)
+        assert read_words(path) == words
+
+    @pytest.mark.parametrize("tokens", [(), ("a\r", "b\nc", "\ud800", "\ud83d", "\ude00", "", "é")])
+    def test_a_model_comes_back_with_any_words(self, bilm: elmo.Model, tmp_path: Path, tokens: tuple[str, ...]) -> None:
+        data = Data([TaggedSentence((*tokens, *tokens, "x"), ("O",) * (2 * len(tokens) + 1))], sentences(2, 1))
+        trained = train_task(Entities(), small(encoder={"elmo": "none"}), data, tmp_path / "run", bilm=bilm)
+        assert trained.model.encoder.words == tuple(sorted(tokens))
+        save_task(trained, bilm, tmp_path / "out", embedded=True)
+        assert load_task(tmp_path / "out").model.encoder.words == tuple(sorted(tokens))
+        for content in ("{}", "[1]", "["):
+            (tmp_path / "out" / "words.json").write_text(content)
+            with pytest.raises(ElmoError, match=r"words\.json: found|is no whole task model"):
+                load_task(tmp_path / "out")
+        (tmp_path / "out" / "words.json").rename(tmp_path / "out" / "words.txt")
+        with pytest.raises(ElmoError, match=r"has no words\.json: a model .* words\.txt, .* must be trained again"):
+            load_task(tmp_path / "out")
 
     def test_a_run_that_was_cut_goes_on_to_the_same_bits(self, bilm: elmo.Model, tmp_path: Path) -> None:
         data, config = Data(sentences(30), sentences(10, 1)), small()
@@ -354,7 +475,7 @@ class TestTraining:
         data = Data(sentences(10), sentences(5, 1))
         config = small(train={"epochs": 1}, encoder={"elmo": "none"})
         train_task(Entities(), config, data, tmp_path, bilm=bilm)
-        with pytest.raises(ElmoError, match="other settings"):
+        with pytest.raises(ElmoError, match="a run with seed = 0, the config says 1"):
             train_task(Entities(), replace(config, seed=1), data, tmp_path, bilm=bilm, resume=True)
         with pytest.raises(ElmoError, match="other examples"):
             train_task(Entities(), config, Data(sentences(10, 7), data.dev), tmp_path, bilm=bilm, resume=True)
@@ -384,6 +505,15 @@ class TestTraining:
             TaskConfig.of(Entities(), sets=[change])
 
 
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_a_task_of_raw_lines_takes_words_with_spaces_between_them_and_others_want_marks(task: Task[Any, Any]) -> None:
+    if task.raw_lines:
+        assert task.parse(["Cats sleep ."])
+    else:
+        with pytest.raises(ElmoError, match="line 1: "):
+            task.parse(["Cats sleep ."])
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
@@ -408,7 +538,7 @@ class TestCommand:
         result = run_elmo(*self.arguments(files, "-o", out, "--test", files / "dev.conll"))
         assert result.returncode == 0, result.stderr
         assert b"test precision" in result.stdout
-        assert sorted(path.name for path in out.iterdir()) == ["bilm", "model.safetensors", "task.json", "words.txt"]
+        assert sorted(path.name for path in out.iterdir()) == ["bilm", "model.safetensors", "task.json", "words.json"]
         assert not (tmp_path / "ner.training").exists()
         said = run_elmo("predict", out, "-", stdin=b"saw N1 Jr in N2\n\n")
         assert said.stdout == b"saw [PER N1 Jr] in [LOC N2]\n", said.stderr

@@ -81,6 +81,11 @@ class TestSquad:
         assert found.answers[0] == text
         assert found.paragraph.between(*found.span) == widened
 
+    def test_line_ends_of_windows_and_a_byte_order_mark_change_nothing(self, tmp_path: Path) -> None:
+        expected = read_squad(write(tmp_path / "a.json", json.dumps(document(), indent=1)))
+        (tmp_path / "a.json").write_bytes(json.dumps(document(), indent=1).replace("\n", "\r\n").encode("utf-8-sig"))
+        assert read_squad(str(tmp_path / "a.json")) == expected
+
     def test_an_answer_stands_wherever_its_tokens_do(self) -> None:
         paragraph = tokenise("Ann saw Ann, and Ann saw Bob saw Ann saw.")
         found = Question(tokenise("Who?"), paragraph, ("Ann saw",), (0, 1))
@@ -91,6 +96,7 @@ class TestSquad:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
+            ("", "found no JSON"),
             ("{", "found no JSON"),
             ("[" * 100_000, "found no JSON"),
             ("[]", "found \\[\\], expected an object as in SQuAD 1.1"),

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elmo.errors import ElmoError
 from elmo.tasks import files
+from elmo.tasks.files import json_lines, lines
 from elmo.tasks.readers import TaggedSentence, read_conllu
 from elmo.tasks.sense_readers import SenseInstance, find_wsd, lemma_of_key, read_inventory, read_semcor, read_wsd
 
@@ -68,6 +71,7 @@ class TestConllu:
             ("1\tCats\tNOUN\n", "line 1: found 3 columns, expected 10"),
             (conllu("1 a X X", "3 b X X"), "line 2: found token number '3', expected 2"),
             (conllu("1 a _ X"), "line 1: found no upos tag"),
+            (conllu("1 a X X").replace("a", " "), "line 1: found no word, expected one in column 2"),
             ("\n# nothing\n", "has no sentence in it"),
         ],
     )
@@ -76,6 +80,14 @@ class TestConllu:
         with pytest.raises(ElmoError, match=message) as error:
             read_conllu(path)
         assert path in str(error.value)
+
+    def test_line_ends_of_windows_a_byte_order_mark_and_blanks_change_nothing(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.conllu"
+        path.write_text(CATS + "\n" + CATS, encoding="utf-8")
+        plain = read_conllu(str(path))
+        path.write_bytes(b"\xef\xbb\xbf" + (CATS + " \t\n" + CATS).replace("\n", "\r\n").encode())
+        assert read_conllu(str(path)) == plain
+        assert len(plain) == 2
 
     def test_bytes_that_are_no_text_are_named_with_their_line(self, tmp_path: Path) -> None:
         (tmp_path / "bad.conllu").write_bytes(b"# a\n# \xff\n")
@@ -148,6 +160,37 @@ class TestPaths:
         monkeypatch.setattr(files, "_MOST_BYTES", 20)
         with pytest.raises(ElmoError, match="more than 20 bytes unpacked"):
             read_conllu(str(tmp_path / "a.conllu.gz"))
+
+    def test_lines_of_a_file_of_any_size_are_read_no_further_than_asked_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(files, "_MOST_BYTES", 20)
+        text = "one\ntwo\n" + "3" * 11 + "\n" + "four\n" * 100
+        (tmp_path / "a.gz").write_bytes(gzip.compress(text.encode()) + b"no gzip")
+        inside = self.archive(tmp_path, {"a": text})
+        for path in (tmp_path / "a.gz", inside / "a"):
+            found = lines(str(path), longest=10)
+            assert [next(found), next(found)] == [(1, "one"), (2, "two")]
+            with pytest.raises(ElmoError, match=f"{path}, line 3: found over 10 bytes, expected a line"):
+                next(found)
+
+    @given(st.text(alphabet="a\r\n\ufeff\x85\u2028é", max_size=12), st.booleans())
+    def test_a_line_ends_where_an_editor_ends_it(
+        self, tmp_path_factory: pytest.TempPathFactory, text: str, mark: bool
+    ) -> None:
+        path = tmp_path_factory.getbasetemp() / "lines.txt"
+        path.write_text(text, encoding="utf-8-sig" if mark else "utf-8", newline="")
+        expected = text if mark else text.removeprefix("\ufeff")
+        assert list(lines(str(path))) == [
+            (number, line.removesuffix("\r")) for number, line in enumerate(expected.split("\n"), start=1)
+        ]
+
+    def test_half_a_surrogate_pair_is_no_text(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "a.jsonl", '{"a": "\\ud83d\\ude00 \\\\ud800"}\n{"b": ["\\uD83D"]}\n')
+        found = json_lines(path)
+        assert next(found) == (1, {"a": "😀 \\ud800"})
+        with pytest.raises(ElmoError, match=r"line 2: found half a surrogate pair \('\\ud83d'\), expected valid"):
+            next(found)
 
 
 class TestWsd:

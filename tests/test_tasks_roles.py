@@ -84,6 +84,10 @@ class TestJson:
             ("[]", "expected an object a line"),
             (record(words=[]), r"found words \[\], expected a list of words"),
             (record(words=["a", ""]), "expected a list of words"),
+            (record(words=["a", "\t"]), "expected a list of words"),
+            (record(words=["a", "b\nc"]), r"found a line break in the word 'b\\nc', expected none"),
+            (record(words=["a\r", "b"]), r"found a line break in the word 'a\\r', expected none"),
+            (record(words=["a", "b\ud800"]), r"found half a surrogate pair \('\\ud800'\), expected valid Unicode"),
             (record(words="a b"), "found words 'a b', expected a list"),
             (record(predicates=None), "found predicates None, expected a list"),
             (record(predicates=[3]), r"found predicates\[0\] 3, expected an object with index and tags"),
@@ -103,6 +107,12 @@ class TestJson:
         with pytest.raises(ElmoError, match=message) as error:
             read_propositions(path)
         assert f"{path}, line 1" in str(error.value)
+
+    def test_line_ends_of_windows_and_a_byte_order_mark_change_nothing(self, tmp_path: Path) -> None:
+        for name, text in (("a.jsonl", predicate() + "\n" + record() + "\n"), ("a.conll", conll(CATS) + conll(CATS))):
+            expected = read_propositions(write(tmp_path, text, name))
+            (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", " \t\r\n").encode())
+            assert read_propositions(str(tmp_path / name)) == expected
 
     def test_a_file_without_predicates_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match="has no predicate in it"):
@@ -297,8 +307,8 @@ class TestText:
         ]
 
     def test_a_line_without_brackets_is_refused_with_what_to_do(self) -> None:
-        with pytest.raises(ElmoError, match=r"no predicate in 'Cats sleep': put it in brackets"):
-            TASK.parse(["Cats sleep"])
+        with pytest.raises(ElmoError, match=r"^line 3: no predicate in 'Cats sleep': put it in brackets"):
+            TASK.parse(["Cats [sleep]", "", "Cats sleep"])
 
     def test_answers_are_shown_in_brackets_and_given_as_tags(self) -> None:
         one = TOYS[1]

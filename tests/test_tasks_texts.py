@@ -93,6 +93,7 @@ def test_tokens_that_were_written_are_known_without_a_tokenizer(
     monkeypatch.setattr(texts, "_tokenizer", lambda: pytest.fail("spaCy was asked"))
     read_tokens(str(tmp_path / "tokens.xz"))
     assert tokenise("A dog runs.") == text
-    (tmp_path / "bad").write_text('["a", [0]]\n')
-    with pytest.raises(ElmoError, match="line 1"):
-        read_tokens(str(tmp_path / "bad"))
+    for bad in ('["a", [0]]', '[["a"], [0], [1]]'):
+        (tmp_path / "bad").write_text(bad + "\n")
+        with pytest.raises(ElmoError, match="line 1"):
+            read_tokens(str(tmp_path / "bad"))

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmo.transfer import HostCopy, to_device
+from elmo.errors import ElmoError
+from elmo.transfer import HostCopy, to_device, usable_device
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="wants a GPU"))]
 
@@ -26,3 +27,14 @@ def test_a_copy_keeps_what_was_there_when_it_began(device: str) -> None:
     values.zero_()
     assert copy.wait().device.type == "cpu"
     assert copy.wait().tolist() == list(range(1000))
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:77", "toaster"])
+def test_a_device_that_cannot_be_computed_on_is_a_mistake(device: str) -> None:
+    with pytest.raises(ElmoError, match=f"device is '{device}', which cannot be used here"):
+        usable_device(device)
+
+
+def test_the_gpu_is_taken_where_there_is_one() -> None:
+    assert usable_device("cpu") == torch.device("cpu")
+    assert usable_device().type == ("cuda" if torch.cuda.is_available() else "cpu")

@@ -35,7 +35,7 @@ from elmo.engine.precision import Precision as Resolved
 from elmo.errors import ElmoError
 from elmo.formats.bundle import Bundle, Network, empty_bilm, fill_bilm
 from elmo.model import BiLMOutput, ScalarMix, State, weight_shapes
-from elmo.transfer import HostCopy, to_device
+from elmo.transfer import HostCopy, to_device, usable_device
 from elmo.word_cache import WordCache
 
 Layers = Literal["all", "average", "top", "mix"] | int | Sequence[int]
@@ -554,12 +554,8 @@ def _device(network: Network) -> torch.device:
 
 def _on_device(network: Network, device: str | torch.device | None) -> Network:
     here = _device(network)
-    try:
-        there = here if device is None else torch.device(device)
-        if there.type == here.type and there.index in (None, here.index):
-            return network
-        torch.zeros(1, device=there).item()  # some devices, such as "meta", can be named but not computed on
-        weights = {name: weight.to(there) for name, weight in network.bilm.state_dict().items()}
-    except (RuntimeError, AssertionError, TypeError) as error:  # torch's own words for a device that it does not have
-        raise ElmoError(f"device is {str(device)!r}, which cannot be used here: {error}") from error
+    there = here if device is None else usable_device(device)
+    if there.type == here.type and there.index in (None, here.index):
+        return network
+    weights = {name: weight.to(there) for name, weight in network.bilm.state_dict().items()}
     return Network(network.config, bilm=fill_bilm(empty_bilm(network.config), weights))

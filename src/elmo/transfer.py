@@ -1,4 +1,4 @@
-"""Between the host and a device, without either waiting for the other before it must."""
+"""Devices, and what goes between them and the host, without either waiting for the other before it must."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from elmo.errors import ElmoError
+
+
+def usable_device(device: str | torch.device | None = None) -> torch.device:
+    """A device that can be computed on; the GPU, where there is one, if none is named.
+
+    Raises:
+        ElmoError: it is not here, or, such as "meta", only a name.
+    """
+    try:
+        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=found).item()
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch's own words for a device that it does not have
+        raise ElmoError(f"device is {str(device)!r}, which cannot be used here: {error}") from error
+    return found
 
 
 def to_device(values: NDArray[Any] | Tensor, device: torch.device) -> Tensor:

@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from elmo.errors import ElmoError
 from elmo.model import State
+from elmo.transfer import usable_device
 
 _BUCKET = 2**24  # numbers sent at a time: 64 MB; a bucket is a copy, so it must not be of the model's size
 _PATIENCE = timedelta(minutes=10)  # a rank that validates or saves lets the others wait
@@ -82,10 +83,10 @@ class Ranks:
 @contextmanager
 def ranks(device: str | None = None) -> Iterator[Ranks]:
     """Take part in the run that `torchrun` started, or be alone; gloo between CPUs, NCCL between GPUs."""
-    wanted = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if "WORLD_SIZE" not in os.environ:
-        yield Ranks(device=torch.device(wanted))
+        yield Ranks(device=usable_device(device))
         return
+    wanted = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if wanted == "cuda":
         wanted = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(wanted)

@@ -27,8 +27,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
-
 from elmo.errors import ElmoError
 from elmo.files import locked
 from elmo.formats import check_target, write_model
@@ -44,6 +42,7 @@ from elmo.lm.run import read_validations
 from elmo.lm.settings import DataSettings, LoopSettings, OptimizerSettings, SoftmaxSettings, TrainConfig
 from elmo.lm.softmax import AdaptiveHead, Head
 from elmo.lm.train import Stepped, Training, Validated
+from elmo.transfer import usable_device
 from elmo.vocab import Vocabulary
 
 _CORPUS, _RUN, _VOCAB = "corpus", "run", "vocab.txt"
@@ -141,8 +140,7 @@ def finetune(
                 report=preparing,
             )
         settings = finetune_settings(model, corpus, epochs=config.epochs, seed=config.prepare.seed, sets=config.sets)
-        wanted = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        training = Training(settings, corpus, Ranks(device=torch.device(wanted)), start_model(model, corpus, settings))
+        training = Training(settings, corpus, Ranks(device=usable_device(device)), start_model(model, corpus, settings))
         progress = run_training(training, work / _RUN, resume=True, report=report)
         best = read_best(work / _RUN, training)
         assert best is not None  # the start is validated, too

@@ -43,10 +43,10 @@ def reproduce(
     device: DeviceOption = None,
 ) -> None:
     """Make the paper's tables and figures again, on open data."""
-    from elmo.reproduce.lab import SIX, Lab, Study
+    from elmo.reproduce.lab import SIX, Lab, NotDoneError, Study
     from elmo.reproduce.workers import run_all, runs_of
-    from elmo.tasks.train_command import chosen_device
     from elmo.tasks.words import NAMED
+    from elmo.transfer import usable_device
 
     for name in names or ():
         if name not in NAMES:
@@ -61,7 +61,7 @@ def reproduce(
     if vectors not in NAMED and not Path(vectors).exists():
         raise ElmoError(f"there are no word vectors {vectors}: give a file or folder of them, default or none")
     chosen = SIX if tasks is None else tuple(tasks.split(","))
-    place = chosen_device(device)
+    place = usable_device(device)
     study = Study(
         data=Path(data),
         runs=Path(runs),
@@ -79,11 +79,18 @@ def reproduce(
     lab = Lab(study)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
+    left_out = []
     for name in names or NAMES:
-        lab.hardware.clear()
-        text = _made(name, lab, folder)
+        lab.asked.clear()
+        try:
+            text = _made(name, lab, folder)
+        except NotDoneError as error:
+            left_out.append(f"{name} was not made: {error}")
+            continue
         (folder / f"{name}.md").write_text(f"{text}\n{_footer(name, lab)}\n", encoding="utf-8")
         print(f"{text}\n{folder / name}.md")
+    if left_out:
+        raise NotDoneError("; ".join(left_out))
 
 
 def _made(name: str, lab: Lab, folder: Path) -> str:
@@ -98,19 +105,25 @@ def _made(name: str, lab: Lab, folder: Path) -> str:
 
 def _footer(name: str, lab: Lab) -> str:
     """How it was made."""
+    from elmo.reproduce.lab import Study
     from elmo.tasks.run import hardware
 
-    study = lab.study
-    options = [name, *(["--quick"] if study.quick else [])]
-    options += [f"--model {study.model}"] if study.model else []
-    options += [f"--vectors {study.vectors}"] if study.vectors != "default" else []
+    study, plain = lab.study, Study(data=lab.study.data, runs=lab.study.runs, device=lab.study.device)
+    options = {
+        "--quick": study.quick,
+        f"--model {study.model}": study.model is not None,
+        f"--tasks {','.join(study.tasks)}": study.tasks != plain.tasks,
+        f"--seeds {study.seeds}": study.seeds != plain.seeds,
+        f"--vectors {study.vectors}": study.vectors != plain.vectors,
+    }
+    places = sorted({run.hardware for run in lab.asked})
+    seeds = sorted({run.config["seed"] for run in lab.asked})
     facts = [
-        f"`elmo reproduce {' '.join(options)}`",
+        f"`elmo reproduce {' '.join([name, *(option for option, given in options.items() if given)])}`",
         f"commit {_commit()}",
         f"{date.today():%Y-%m-%d}",
-        f"runs on {' and '.join(sorted(lab.hardware))}" if lab.hardware else hardware(study.device),
-        f"seeds 0 to {study.seeds - 1} in Table 1, 0 elsewhere",
-        f"tasks: {', '.join(study.tasks)}",
+        f"runs on {' and '.join(places)}" if places else hardware(study.device),
+        *([f"seeds {', '.join(map(str, seeds))}"] if seeds else []),
     ]
     size = "\n\n**At toy size: these numbers say nothing but that the machinery works.**" if study.quick else ""
     return f"*{'; '.join(facts)}.*{size}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from elmo.plot.canvas import new_figure, save_figure
 from elmo.plot.figures import Mix, layers_figure
-from elmo.reproduce.lab import Lab, Settings
+from elmo.reproduce.lab import Lab, NotDoneError, Settings
 from elmo.reproduce.tables import layer_weights, markdown, on, spread, with_elmo, without
 from elmo.tasks.all import task_named
 
@@ -39,6 +39,8 @@ def with_share(settings: Settings, share: float) -> Settings:
 def figure1(lab: Lab, folder: Path) -> str:
     """How much training data it takes, without and with ELMo."""
     found = efficiency(lab)
+    if not found:
+        raise NotDoneError(f"it is of {' and '.join(TASKS)}, neither of which was asked for")
     figure = new_figure(5 * len(found), 3.6)
     for axis, (name, lines) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
         for label, scores in lines.items():

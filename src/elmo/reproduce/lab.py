@@ -20,6 +20,7 @@ import torch
 
 from elmo.api import Model, load
 from elmo.errors import ElmoError
+from elmo.files import new_file
 from elmo.tasks.all import task_named
 from elmo.tasks.run import Data, Result, freeze, read_result, train_task
 from elmo.tasks.settings import TaskConfig
@@ -46,7 +47,7 @@ _FILES = {
 _RAW = ("squad", "inference")  # tasks whose files have raw text, without tokens
 _DATA: Mapping[str, Settings] = {"squad": {"model": {"anywhere": True}}}
 """What a task's data asks for: this SQuAD has each answer where its words stand first, right or not."""
-_HELD_OUT = 0.05  # of SQuAD's training paragraphs, to stop by: its own development set is what is reported
+_HELD_OUT = 0.05  # of SQuAD's training questions, to stop by: its own development set is what is reported
 _SMALL: Settings = {"train": {"epochs": 2, "batch_size": 16, "patience": 0}, "model": {"hidden": 16}}
 _QUICK: Mapping[str, Settings] = dict.fromkeys(SIX, _SMALL) | {
     "coref": {
@@ -122,8 +123,9 @@ class Lab:
         self.study = study
         self._data: dict[str, Data[Any]] = {}
         self._frozen: dict[str, FrozenLayers] = {}
-        self.hardware: set[str] = set()
-        """What the runs were done on that were asked for."""
+        self.asked: list[Result] = []
+        """The runs that were asked for."""
+        self._same_data: set[str] = set()
 
     @cached_property
     def model(self) -> Model:
@@ -142,9 +144,9 @@ class Lab:
             if self.study.tokens is not None and name in _RAW:
                 read_tokens(self.study.tokens)
             if name == "squad":
-                paragraphs = task.read(pattern.format(split="train"))
-                cut = round((1 - _HELD_OUT) * len(paragraphs))
-                found = Data(paragraphs[:cut], paragraphs[cut:], task.read(pattern.format(split="dev")))
+                questions = task.read(pattern.format(split="train"))
+                cut = round((1 - _HELD_OUT) * len(questions))
+                found = Data(questions[:cut], questions[cut:], task.read(pattern.format(split="dev")))
             else:
                 splits = ("TRAIN", "TRIAL", "TEST") if name == "inference" else ("train", "dev", "test")
                 found = Data(*(task.read(pattern.format(split=split)) for split in splits))
@@ -166,12 +168,13 @@ class Lab:
             for section, more in layer.items():
                 values[section] = {**values.get(section, {}), **more}
         config = TaskConfig.of(task, values)
+        self._check_data(name)
         folder = self.study.runs / f"{name}-{self._digest(config)}"
         result = read_result(folder)
         if result is None and not self.study.train:
             raise NotDoneError(f"{name} with {_described(settings, seed)} was not done")
         result = result or self._trained(name, config, folder, _described(settings, seed))
-        self.hardware.add(result.hardware)
+        self.asked.append(result)
         return result
 
     def results(self, name: str, settings: Settings, seeds: Iterable[int] = (0,)) -> list[Result]:
@@ -181,6 +184,26 @@ class Lab:
             with suppress(NotDoneError):
                 found.append(self.run(name, settings, seed))
         return found
+
+    def _check_data(self, name: str) -> None:
+        """Refuse a folder of runs that were done with other data: it remembers each task's archive.
+
+        Raises:
+            ElmoError: they were.
+        """
+        archive = self.study.data / Path(_FILES[name]).parts[0]
+        if name in self._same_data or not archive.is_file():
+            return
+        note = self.study.runs / f"{name}.sha256"
+        with archive.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if not note.exists():
+            self.study.runs.mkdir(parents=True, exist_ok=True)
+            with new_file(note) as beside:
+                beside.write_text(f"{digest}\n", encoding="ascii")
+        if note.read_text(encoding="ascii").strip() != digest:
+            raise ElmoError(f"the runs in {self.study.runs} were done with another {archive.name}: give another --runs")
+        self._same_data.add(name)
 
     def _trained(self, name: str, config: TaskConfig, folder: Path, described: str) -> Result:
         print(f"{folder.name}: {described}", file=sys.stderr, flush=True)

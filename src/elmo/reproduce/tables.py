@@ -146,6 +146,8 @@ def table4(lab: Lab) -> str:
     """Nearest neighbours of a word: static vectors against contextual ones."""
     text = [list(one.tokens) for one in _tagged(lab)["train"]]
     vectors = WordVectors.read(EMBEDDED if lab.study.vectors in NAMED else lab.study.vectors)
+    if WORD not in vectors.words:
+        raise NotDoneError(f"the static vectors have no {WORD!r}, whose neighbours are asked for")
     unit = vectors.vectors / np.linalg.norm(vectors.vectors, axis=1, keepdims=True)
     near = np.argsort(-(unit @ unit[vectors.words.index(WORD)]))[1:9]
     body = [["static", WORD, ", ".join(vectors.words[place] for place in near)]]
@@ -202,6 +204,8 @@ def _tagged(lab: Lab) -> dict[Part, list[TaggedSentence]]:
 
 def _compared(lab: Lab, variants: Variants) -> str:
     tasks = [name for name in CHOSEN if name in lab.study.tasks]
+    if not tasks:
+        raise NotDoneError(f"it compares {', '.join(CHOSEN)}, none of which was asked for")
     body = [
         [label, *(spread(list(dev_scores(lab, name, settings(name)).values())) for name in tasks)]
         for label, settings in variants.items()

@@ -89,11 +89,10 @@ def senses(
     quiet: QuietOption = False,
 ) -> None:
     """Word senses by the nearest mean vector of each layer, beside two baselines that ask no context."""
-    from elmo.tasks.sense_readers import find_wsd, read_inventory, read_semcor, read_wsd
+    from elmo.tasks.sense_readers import read_inventory, read_semcor, read_wsd
     from elmo.tasks.senses import disambiguate
 
-    files = {PurePath(file).name.removesuffix(".data.xml"): file for path in test for file in find_wsd(path)}
-    tests = {name: read_wsd(file) for name, file in files.items()}
+    tests = {name: read_wsd(file) for name, file in _test_sets(test).items()}
     known, learned = read_inventory(inventory), read_semcor(train)
     embedder = _embedder(model, options, vocab, layers, state, precision, device)
     sizes = {"train": len(learned)} | {name: len(sentences) for name, sentences in tests.items()}
@@ -118,6 +117,21 @@ def senses(
         f"{instances:,} instances, {sum(found.unseen.values()):,} of a lemma that the training text lacks (it gets the "
         f"inventory's first sense); state {state}"
     )
+
+
+def _test_sets(paths: Sequence[str]) -> dict[str, str]:
+    """The files of test sets by the names that their scores get."""
+    from elmo.tasks.sense_readers import find_wsd
+
+    found: dict[str, str] = {}
+    for file in (file for path in paths for file in find_wsd(path)):
+        name = PurePath(file).name.removesuffix(".data.xml")
+        if name in ("train", "all"):
+            raise ElmoError(f"{file}: found a test set of the name {name!r}, which stands for another: rename it")
+        if name in found:
+            raise ElmoError(f"{file}: found a second test set of the name {name!r}, behind {found[name]}: rename it")
+        found[name] = file
+    return found
 
 
 def _embedder(

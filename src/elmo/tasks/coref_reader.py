@@ -1,7 +1,8 @@
 """Documents with their coreferent mentions, as two formats have them.
 
 CoNLL-U with the brackets of CorefUD in its last column (`Entity=(1-person(2)`), documents beginning with `# newdoc`, as
-OntoGUM has it; and the columns of CoNLL 2012, documents beginning with `#begin document`, as OntoNotes has it.
+OntoGUM has it; and the columns of CoNLL 2012, documents beginning with `#begin document`, as OntoNotes has it, whose
+brackets and quotes are made plain.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from elmo.errors import ElmoError
-from elmo.tasks.files import lines, wrong
+from elmo.tasks.files import lines, plain, wrong
 
 Mention = tuple[int, int]
 """First token, and the token behind the last, counted from the beginning of the document."""
@@ -124,11 +125,11 @@ def _read_conllu(path: str, numbered: Iterable[tuple[int, str]]) -> list[_Open]:
             found.append(_Open(path, value.strip() or str(len(found) + 1), number))
         elif key == "speaker" and found:
             found[-1].speaker = value.strip()
-        elif line and not line.startswith("#"):
+        elif line.strip() and not line.startswith("#"):
             if not found:
                 raise wrong(path, number, "a word outside of a document", "'# newdoc' or '#begin document' before it")
             _add_conllu(found[-1], line, number)
-        elif not line and found:
+        elif not line.strip() and found:
             found[-1].end_sentence()
     return found
 
@@ -146,6 +147,8 @@ def _add_conllu(document: _Open, line: str, number: int) -> None:
         return
     if fields[0] != str(len(document.tokens) + 1):
         raise wrong(document.path, number, f"token number {fields[0]!r}", str(len(document.tokens) + 1))
+    if not fields[1].strip():
+        raise wrong(document.path, number, "no word", "one in column 2")
     document.add(fields[1], marks, number)
 
 
@@ -177,4 +180,4 @@ def _add_columns(document: _Open, fields: list[str], number: int) -> None:
     if fields[2] != str(len(document.tokens)):
         raise wrong(document.path, number, f"word number {fields[2]!r}", str(len(document.tokens)))
     document.speaker = fields[9] if fields[9] != "-" else ""
-    document.add(fields[3], fields[-1] if fields[-1] != "-" else "", number)
+    document.add(plain(fields[3]), fields[-1] if fields[-1] != "-" else "", number)

@@ -12,6 +12,8 @@ import lzma
 import tarfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -34,15 +36,28 @@ def plain(word: str) -> str:
     return _PLAIN.get(word) or word.replace("\\/", "/").replace("\\*", "*")
 
 
-def lines(path: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines, from 1, without their ends."""
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        number = error.object.count(b"\n", 0, error.start) + 1
-        raise ElmoError(f"{path}, line {number}: not UTF-8") from None
-    for number, line in enumerate(text.split("\n"), start=1):
-        yield number, line.removesuffix("\r")
+def lines(path: str, longest: int | None = None) -> Iterator[tuple[int, str]]:
+    """Numbered lines, from 1, without their ends; they are read as they are asked for.
+
+    Args:
+        path: a file, packed or not, or a member of an archive.
+        longest: bytes that a line may have, in a file of any size; without it, the size of the whole is bounded.
+    """
+    left = longest or _MOST_BYTES
+    with _opened(path) as file:
+        for number in count(1):
+            data = file.readline(left + 1)
+            if len(data) > left:
+                raise _too_long(path) if longest is None else wrong(path, number, f"over {left:,} bytes", "a line")
+            if longest is None:
+                left -= len(data)
+            try:
+                line = data.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                raise ElmoError(f"{path}, line {number}: not UTF-8") from None
+            yield number, line.removesuffix("\n").removesuffix("\r")
+            if not data.endswith(b"\n"):
+                return
 
 
 def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -52,6 +67,11 @@ def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             record = json.loads(line)
+            if "\\ud" in line.lower():  # only by such an escape can half a surrogate pair come in
+                json.dumps(record, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise wrong(path, number, f"half a surrogate pair ({half!a})", "valid Unicode") from None
         except (ValueError, RecursionError) as error:
             raise wrong(path, number, f"no JSON ({error})", "an object a line") from None
         if not isinstance(record, dict):
@@ -61,12 +81,20 @@ def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def read_bytes(path: str) -> bytes:
     """A file, `.gz` and `.xz` unpacked, or a member of a tar archive."""
+    with _opened(path) as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise _too_long(path)
+    return data
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """What `read_bytes` reads, open; whatever is wrong with it is an error with its name."""
     try:
         archive = _archive_in(path)
-        if archive is not None:
-            return _read_member(*archive)
-        with _open(path) as file:
-            return _bounded(file, path)
+        with _open(path) if archive is None else _member(*archive) as file:
+            yield file
     except tarfile.TarError as error:
         raise ElmoError(f"cannot read {path}: {error}") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
@@ -88,14 +116,14 @@ def _archive_in(path: str) -> tuple[Path, PurePosixPath] | None:
     return None
 
 
-def _read_member(archive: Path, name: PurePosixPath) -> bytes:
+@contextmanager
+def _member(archive: Path, name: PurePosixPath) -> Iterator[IO[bytes]]:
     with tarfile.open(archive) as tar:
         for member in tar:
             if PurePosixPath(member.name) == name and member.isreg():  # a link is never followed
-                file = tar.extractfile(member)
-                assert file is not None
-                with file:
-                    return _bounded(file, f"{archive}/{name}")
+                with cast(IO[bytes], tar.extractfile(member)) as file:
+                    yield file
+                return
     raise ElmoError(f"{archive} has no file {name}")
 
 
@@ -115,8 +143,5 @@ def names_below(path: str) -> list[str]:
     return [f"{archive[0]}/{name}" for name in names if name.is_relative_to(archive[1])]
 
 
-def _bounded(file: IO[bytes], name: str) -> bytes:
-    data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise ElmoError(f"{name} has more than {_MOST_BYTES:,} bytes unpacked, which no task's file should")
-    return data
+def _too_long(path: str) -> ElmoError:
+    return ElmoError(f"{path} has more than {_MOST_BYTES:,} bytes unpacked, which no task's file should")

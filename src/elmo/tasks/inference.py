@@ -127,6 +127,7 @@ class Inference(Task[Pair, str]):
     name = "inference"
     score = "accuracy"
     model_settings = InferenceSettings
+    raw_lines = False
     defaults: ClassVar[Mapping[str, Any]] = {
         "encoder": {"elmo": "both", "dropout": 0.0},
         "optimizer": {"rate": 0.002},

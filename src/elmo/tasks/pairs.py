@@ -97,7 +97,7 @@ def _table_rows(file: str, part: str) -> list[_Row]:
         mine = "" if place is None else fields[place].strip()
         parts[mine] = None
         if mine == part:
-            rows.append(_Row(number, (_unquoted(fields[first]), _unquoted(fields[second]), fields[label])))
+            rows.append(_Row(number, (_unquoted(fields[first]), _unquoted(fields[second]), fields[label].strip())))
     _check_part(file, part, list(parts))
     return rows
 

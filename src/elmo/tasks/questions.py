@@ -213,6 +213,7 @@ class Questions(Task[Question, str]):
     name = "squad"
     score = "f1"
     model_settings = QuestionSettings
+    raw_lines = False
     defaults: ClassVar[Mapping[str, Any]] = {
         "encoder": {"elmo": "both", "characters": 100, "dropout": 0.0},
         "optimizer": {"rate": 0.002},

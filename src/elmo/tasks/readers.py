@@ -13,6 +13,9 @@ TagColumn = Literal["upos", "xpos"]
 
 _TAG_COLUMNS: Mapping[TagColumn, int] = {"upos": 3, "xpos": 4}
 
+_Row = tuple[int, list[str]]
+"""A line's number and its columns."""
+
 
 @dataclass(frozen=True)
 class TaggedSentence:
@@ -44,6 +47,8 @@ def read_conllu(path: str, column: TagColumn = "upos") -> list[TaggedSentence]:
             continue
         if fields[0] != str(len(tokens) + 1):
             raise wrong(path, number, f"token number {fields[0]!r}", str(len(tokens) + 1))
+        if not fields[1].strip():
+            raise wrong(path, number, "no word", "one in column 2")
         tag = fields[_TAG_COLUMNS[column]]
         if tag in ("", "_"):
             raise wrong(path, number, f"no {column} tag", "one")
@@ -59,35 +64,70 @@ def read_conllu(path: str, column: TagColumn = "upos") -> list[TaggedSentence]:
 def read_columns(path: str) -> list[TaggedSentence]:
     """Sentences of a file with a token a line, its entity tag in the last column; a blank line ends a sentence.
 
-    Columns have tabs or else spaces between them. The token is the first; its number may stand in front of it, as in
-    Universal NER, and comments, beginning with `# `, before a sentence. Tags are `O`, `B-KIND` and `I-KIND`; where an
+    Columns have tabs or else spaces between them. The token is the first. In Universal NER its number stands in front
+    of it, and behind the tag there may be columns of the annotation; a file has numbers if they count from 1 in most
+    sentences of several tokens, and then all must. Lines before a sentence that begin with `#` and are no row of the
+    file are comments; `-DOCSTART-` begins a document and is no token. Tags are `O`, `B-KIND` and `I-KIND`; where an
     entity begins with `I-`, as in CoNLL 2003, it is made a `B-`.
     """
-    sentences: list[TaggedSentence] = []
-    rows: list[tuple[str, str]] = []
-    width = 0
-    for number, line in [*lines(path), (0, "")]:
-        if not line.strip():
-            if rows and rows[0][0] != "-DOCSTART-":
-                sentences.append(TaggedSentence(tuple(token for token, _ in rows), _iob2([tag for _, tag in rows])))
-            rows = []
+    blocks = _blocks(path)
+    if not blocks:
+        raise ElmoError(f"{path} has no sentence in it")
+    numbered = _are_numbered(blocks)
+    _, first = blocks[0][0]
+    column = 2 if numbered and not _is_tag(first[-1]) else -1
+    return [_tagged(path, rows, column, numbered=numbered) for rows in blocks]
+
+
+def _blocks(path: str) -> list[list[_Row]]:
+    """The rows of each sentence, all with the same number of columns."""
+    given = [(number, line.rstrip()) for number, line in lines(path)]
+    no_comment = (line for _, line in given if line and not line.startswith(("#", "-DOCSTART-")))
+    model = next(no_comment, "")
+    width = len(_fields(model))
+    blocks: list[list[_Row]] = [[]]
+    for number, line in given:
+        fields = _fields(line)
+        if not line or fields[0] == "-DOCSTART-":
+            blocks.append([])
             continue
-        if line.startswith("# ") and not rows and "\t" not in line:
+        is_row = len(fields) == width and ("\t" in line) == ("\t" in model) and _is_tag(fields[-1])
+        if line.startswith("#") and not is_row and not blocks[-1]:
             continue
-        fields = line.split("\t") if "\t" in line else line.split()
-        width = width or len(fields)
         if len(fields) != width or width < 2:
             raise wrong(path, number, f"{len(fields)} columns", f"{max(width, 2)}: a token, and a tag in the last")
-        numbered = width > 2 and fields[0] == str(len(rows) + 1)
-        token, tag = fields[1 if numbered else 0].strip(), fields[-1].strip()
-        if not (tag == "O" or (tag[:2] in ("B-", "I-") and len(tag) > 2)):
-            raise wrong(path, number, f"the tag {tag!r}", "O, B-KIND or I-KIND")
-        if not token:
-            raise wrong(path, number, "no token", "one in the first column")
-        rows.append((token, tag))
-    if not sentences:
-        raise ElmoError(f"{path} has no sentence in it")
-    return sentences
+        blocks[-1].append((number, fields))
+    return [rows for rows in blocks if rows]
+
+
+def _fields(line: str) -> list[str]:
+    return [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
+
+
+def _are_numbered(blocks: list[list[_Row]]) -> bool:
+    """Whether the first column has row numbers, and not tokens, some of which are numbers, too."""
+    if len(blocks[0][0][1]) < 3:
+        return False
+    several = [rows for rows in blocks if len(rows) > 1]
+    counting = sum(all(fields[0] == str(place) for place, (_, fields) in enumerate(rows, start=1)) for rows in several)
+    return 2 * counting > len(several)
+
+
+def _is_tag(field: str) -> bool:
+    return field == "O" or (field[:2] in ("B-", "I-") and len(field) > 2)
+
+
+def _tagged(path: str, rows: list[_Row], column: int, *, numbered: bool) -> TaggedSentence:
+    """A sentence of its rows, the tag in a certain column."""
+    word = 1 if numbered else 0
+    for place, (number, fields) in enumerate(rows, start=1):
+        if numbered and fields[0] != str(place):
+            raise wrong(path, number, f"row number {fields[0]!r}", str(place))
+        if not _is_tag(fields[column]):
+            raise wrong(path, number, f"the tag {fields[column]!r}", "O, B-KIND or I-KIND")
+        if not fields[word]:
+            raise wrong(path, number, "no token", f"one in column {word + 1}")
+    return TaggedSentence(tuple(fields[word] for _, fields in rows), _iob2([fields[column] for _, fields in rows]))
 
 
 def _iob2(tags: list[str]) -> tuple[str, ...]:

@@ -45,8 +45,11 @@ def read_propositions(path: str) -> list[Proposition]:
 def _of_json(path: str) -> Iterator[Proposition]:
     for number, record in json_lines(path):
         words, predicates = record.get("words"), record.get("predicates")
-        if not (isinstance(words, list) and words and all(isinstance(word, str) and word for word in words)):
+        if not (isinstance(words, list) and words and all(isinstance(word, str) and word.strip() for word in words)):
             raise wrong(path, number, f"words {words!r:.40}", "a list of words")
+        for word in words:
+            if word.splitlines() != [word]:
+                raise wrong(path, number, f"a line break in the word {word!r:.40}", "none")
         if not isinstance(predicates, list):
             raise wrong(path, number, f"predicates {predicates!r:.40}", "a list, which may be empty")
         for place, predicate in enumerate(predicates):

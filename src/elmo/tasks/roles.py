@@ -178,6 +178,7 @@ class SemanticRoles(Task[Proposition, Tags]):
     name = "srl"
     score = "f1"
     model_settings = RoleSettings
+    raw_lines = False
     defaults: ClassVar[Mapping[str, Any]] = {
         "optimizer": {"rate": 0.0015},
         "train": {"batch_size": 128, "epochs": 15},
@@ -206,7 +207,7 @@ class SemanticRoles(Task[Proposition, Tags]):
 
     def parse(self, lines: Sequence[str]) -> list[Proposition]:
         """A sentence a line, spaces between tokens, each predicate in brackets, as in `The cat [sat] down`."""
-        return [one for line in lines if line.strip() for one in _marked(line)]
+        return [one for number, line in enumerate(lines, start=1) if line.strip() for one in _marked(line, number)]
 
     def record(self, example: Proposition, answer: Tags) -> dict[str, Any]:
         """Tokens, the predicate's place, and tags."""
@@ -217,11 +218,13 @@ class SemanticRoles(Task[Proposition, Tags]):
         return bracketed(example.tokens, answer)
 
 
-def _marked(line: str) -> list[Proposition]:
+def _marked(line: str, number: int) -> list[Proposition]:
     """A proposition for each token in brackets."""
     words = line.split()
     marked = [place for place, word in enumerate(words) if len(word) > 2 and word[0] == "[" and word[-1] == "]"]
     if not marked:
-        raise ElmoError(f"no predicate in {line.strip()!r:.80}: put it in brackets, as in 'The cat [sat] down .'")
+        raise ElmoError(
+            f"line {number}: no predicate in {line.strip()!r:.80}: put it in brackets, as in 'The cat [sat] down .'"
+        )
     tokens = tuple(word[1:-1] if place in marked else word for place, word in enumerate(words))
     return [Proposition(tokens, place) for place in marked]

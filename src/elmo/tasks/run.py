@@ -6,6 +6,7 @@ ended, so that a finished one is not run again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -158,7 +159,8 @@ def train_task(
     else:
         frozen = freeze(task, config, bilm, data, device=device) if frozen is None else frozen
         frozen = frozen.only(settings.chosen(bilm.config.n_layers))
-    training = TaskTraining(task, config, model, data.train, data.dev, frozen=frozen, device=device)
+    sources = _sources(model.encoder, bilm)
+    training = TaskTraining(task, config, model, data.train, data.dev, frozen=frozen, sources=sources, device=device)
     progress = run_training(training, folder, resume=resume, report=report)
     read_best(folder, training)
     scores = {
@@ -190,6 +192,15 @@ def hardware(device: torch.device) -> str:
     """What computes, and by which PyTorch."""
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return f"{where}, PyTorch {torch.__version__}, Python {sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _sources(encoder: TokenEncoder, bilm: Model) -> dict[str, str]:
+    """Digests of what a run is made of beside its examples."""
+    found = {"biLM": bilm.embedder(layers="all").digest()} if encoder.settings.places else {}
+    if not encoder.table.weight.requires_grad:
+        table = encoder.table.weight.detach().contiguous().numpy()
+        found["set of word vectors"] = hashlib.sha256(table.data).hexdigest()
+    return found
 
 
 def _curve(metrics: Path, score: str) -> list[float]:

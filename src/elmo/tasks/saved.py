@@ -2,7 +2,7 @@
 
 task.json           which task, its settings, labels and scores
 model.safetensors   its weights
-words.txt           the words of its table
+words.json          the words of its table
 bilm/               the biLM, unless it is the one that comes with the package, as it comes
 """
 
@@ -28,7 +28,7 @@ from elmo.tasks.settings import TaskConfig
 from elmo.tasks.task import Answer, Example, Task, TaskModel
 from elmo.tasks.training import answer_all
 
-ABOUT, WEIGHTS, WORDS, BILM = "task.json", "model.safetensors", "words.txt", "bilm"
+ABOUT, WEIGHTS, WORDS, BILM = "task.json", "model.safetensors", "words.json", "bilm"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def save_task(trained: Trained[Any, Any], bilm: Model, path: Path, *, embedded: 
     }
     with new_folder(path) as folder:
         (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        (folder / WORDS).write_text("\n".join(encoder.words) + "\n", encoding="utf-8")
+        write_words(folder / WORDS, encoder.words)
         write_tensors(folder / WEIGHTS, weights, {"task": config["task"]})
         if stored:
             _save_bilm(bilm, folder / BILM, trained=encoder.bilm is not None)
@@ -98,11 +98,13 @@ def save_task(trained: Trained[Any, Any], bilm: Model, path: Path, *, embedded: 
 def load_task(path: Path, device: torch.device | None = None) -> TaskAnswerer[Any, Any]:
     """Read a trained model, ready to answer."""
     about = _read_about(path)
+    if not (path / WORDS).is_file():
+        raise ElmoError(f"{path} has no {WORDS}: a model that was saved with words.txt, as once, must be trained again")
     try:
         task = task_named(about["config"]["task"])
         config = TaskConfig.of(task, about["config"])
         labels, name = tuple(map(str, about["labels"])), about["bilm"]
-        words = (path / WORDS).read_text(encoding="utf-8").split("\n")[:-1]
+        words = read_words(path / WORDS)
         dim = int(about["word_dim"])
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise ElmoError(f"{path} is no whole task model: {error!r}") from error
@@ -113,6 +115,19 @@ def load_task(path: Path, device: torch.device | None = None) -> TaskAnswerer[An
     fill_tensors(weights, tensors, path / WEIGHTS)
     answering = None if config.encoder.train_bilm else bilm
     return TaskAnswerer(task, config, model.to(device or torch.device("cpu")).eval(), answering)
+
+
+def write_words(path: Path, words: Sequence[str]) -> None:
+    """Write words of any characters as a JSON list: line breaks and half surrogate pairs come back, too."""
+    path.write_bytes(json.dumps(list(words), ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def read_words(path: Path) -> list[str]:
+    """What `write_words` has written."""
+    words = json.loads(path.read_bytes().decode("utf-8", "surrogatepass"))
+    if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+        raise ElmoError(f"{path}: found {words!r:.40}, expected a list of words")
+    return words
 
 
 def read_learned(path: Path) -> Learned:

@@ -30,7 +30,7 @@ class TaskLoop:
     share: float = 1.0
     """Of the training examples, drawn by the seed."""
     passes: int = 1
-    """Over the training examples, that count as an epoch: more where there are few of them."""
+    """Over the training examples, that count as an epoch; an epoch of less than 10 steps has more."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Of products on a GPU: tf32 rounds what goes into them to 10 bits behind the point, bf16 to 7."""
     log_every: int = 50
@@ -78,11 +78,14 @@ class TaskConfig:
         for one in sets:
             set_value(raw, one)
         refuse_unknown(raw, ["task", "seed", *_SECTIONS], "")
+        for section in _SECTIONS:
+            if not isinstance(raw[section], Mapping):
+                raise ElmoError(f"{section} is {raw[section]!r:.50}: it is a section, give {section}.NAME")
         if raw.get("task", task.name) != task.name:
             raise ElmoError(f"task is {raw['task']!r}: these settings are not of {task.name!r}")
         seed = raw.get("seed", 0)
-        if type(seed) is not int or seed < 0:
-            raise ElmoError(f"seed is {seed!r}: give a whole number, 0 or more")
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            raise ElmoError(f"seed is {seed!r}: give a whole number from 0 to below 2^63")
         return cls(
             task=task.name,
             seed=seed,

@@ -45,6 +45,9 @@ class Task(ABC, Generic[Example, Answer]):
     """A frozen dataclass: sizes of the model, the section `[model]` of the task's settings."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Settings that are another than those of every task, such as `{"train": {"batch_size": 64}}`."""
+    raw_lines: ClassVar[bool] = True
+    """Whether a line for `parse` is nothing but text, so that `elmo predict --tokenize` may split it into sentences and
+    words before; False where it has marks in it, brackets or tabs, which that would tear, or the task splits it."""
 
     @abstractmethod
     def read(self, path: str) -> list[Example]:

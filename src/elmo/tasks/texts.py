@@ -65,9 +65,9 @@ def read_tokens(path: str) -> None:
         try:
             raw, starts, lengths = json.loads(line)
             tokens = tuple(raw[start : start + length] for start, length in zip(starts, lengths, strict=True))
+            _KNOWN[raw] = Text(raw, tokens, tuple(starts))
         except (TypeError, ValueError, RecursionError) as error:
             raise wrong(path, number, f"{error}", "a text, where its tokens start, and how long they are") from None
-        _KNOWN[raw] = Text(raw, tokens, tuple(starts))
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from elmo.options import DeviceOption, JsonOption, ModelOption, OptionsOption, Q
 
 if TYPE_CHECKING:
     from elmo.tasks.run import Result, TaskReport
+    from elmo.tasks.settings import TaskConfig
 
 NAMES = {
     "coref": "Coreference by ranking spans: CoNLL-U with Entity= brackets (OntoGUM), or CoNLL 2012.",
@@ -93,25 +94,28 @@ def _train(
     from elmo.tasks.run import Data, freeze, train_task
     from elmo.tasks.saved import save_task
     from elmo.tasks.settings import TaskConfig
+    from elmo.transfer import usable_device
 
     task = task_named(name)
     config = TaskConfig.of(task, values, sets)
-    if out is not None and Path(out).exists():
+    _refuse_idle(config, {"--lambda": "penalty" in values["encoder"], "--model": model[0] is not None})
+    target = None if out is None else Path(out)
+    if target is not None and target.exists():
         raise ElmoError(f"{out} exists: give another folder")
     if resume and out is None:
         raise ElmoError("--resume goes on with the run of an OUT: give -o OUT, too")
     train, dev, test = ([] if file is None else task.read(file) for file in files)
     data = Data(train, dev, test)
-    place, bilm = chosen_device(device), load(model[0], options=model[1], vocab=model[2])
-    with _folder(out) as folder, _bars(quiet) as (embedding, training):
+    place, bilm = usable_device(device), load(model[0], options=model[1], vocab=model[2])
+    with _told_of_resuming(target), _folder(target) as folder, _bars(quiet) as (embedding, training):
         frozen = None
         if config.encoder.places and not config.encoder.train_bilm:
             frozen = freeze(task, config, bilm, data, device=place, report=embedding)
         done = train_task(
             task, config, data, folder, bilm=bilm, frozen=frozen, device=place, resume=resume, report=training
         )
-        if out is not None:
-            save_task(done, bilm, Path(out), embedded=model[0] in (None, EMBEDDED))
+        if target is not None:
+            save_task(done, bilm, target, embedded=model[0] in (None, EMBEDDED))
             shutil.rmtree(folder)
     return done.result
 
@@ -127,11 +131,15 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each answer.")] = False,
 ) -> None:
     """Answers of a trained task model to new text."""
-    from elmo.tasks.files import lines
     from elmo.tasks.saved import load_task
+    from elmo.transfer import usable_device
 
-    answerer = load_task(Path(model), chosen_device(device))
-    given = sys.stdin.read().splitlines() if text == "-" else [line for _, line in lines(text)]
+    answerer = load_task(Path(model), usable_device(device))
+    if tokenize and not answerer.task.raw_lines:
+        raise ElmoError(
+            f"--tokenize is not for {answerer.task.name}: its lines have marks in them, or texts that it splits itself"
+        )
+    given = _lines(text)
     if tokenize:
         from elmo.text import Tokenizer
 
@@ -148,21 +156,44 @@ def predict(
             print(answerer.task.show(example, answer))
 
 
-def chosen_device(device: str | None) -> Any:
-    """The device that was named, or else the GPU, where there is one."""
-    import torch
+def _refuse_idle(config: TaskConfig, given: Mapping[str, bool]) -> None:
+    """Refuse options that would do nothing, as nothing of the biLM goes into the model."""
+    encoder = config.encoder
+    idle = {**given, "--layers": encoder.layers != "all", "--layer-norm": encoder.layer_norm}
+    idle["--train-bilm"] = encoder.train_bilm
+    if not encoder.places and any(idle.values()):
+        said = ", ".join(name for name, there in idle.items() if there)
+        raise ElmoError(
+            f"without ELMo (--elmo none) there is no use for {said}: say where it goes in, or leave that out"
+        )
 
-    try:
-        return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError as error:
-        raise ElmoError(f"--device {device!r}: {error}") from error
+
+def _lines(text: str) -> list[str]:
+    """Those of a file, maybe in an archive, or of standard input."""
+    from elmo.command_io import open_lines
+    from elmo.tasks.files import lines
+
+    if text != "-":
+        return [line for _, line in lines(text)]
+    with open_lines("-", "strict") as (reader, _):
+        return list(reader)
 
 
 @contextmanager
-def _folder(out: str | None) -> Iterator[Path]:
+def _told_of_resuming(out: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is not None:
+            print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
+        raise
+
+
+@contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
     """The folder of a run: beside OUT, where it outlives a cut, or else a temporary one."""
     if out is not None:
-        yield Path(f"{out}.training")
+        yield out.with_name(f"{out.name}.training")
         return
     with TemporaryDirectory(prefix="elmo-task-") as folder:
         yield Path(folder) / "run"
@@ -205,6 +236,8 @@ def _print(name: str, result: Result, *, as_json: bool) -> None:
     for part, scores in (("dev", result.dev), ("test", result.test)):
         if scores:
             print(f"{part:<5}" + "  ".join(f"{metric} {100 * value:.2f}" for metric, value in scores.items()))
+    if not any(result.dev.values()):
+        print("note: nothing on the development set is right; --set train.epochs=N trains longer", file=sys.stderr)
     print(f"{result.examples:,} examples, best after {result.best_epoch:g} of {len(result.curve)} epochs")
     for place, shares in result.layer_weights.items():
         print(f"layers at the {place}: {', '.join(f'{share:.2f}' for share in shares)}")

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from elmo.errors import ElmoError
-from elmo.lm.checkpoint import fill_tensors
+from elmo.lm.checkpoint import fill_tensors, refuse_other_settings
 from elmo.lm.distributed import Ranks
 from elmo.lm.late import Late
 from elmo.lm.loop import StepEvent, Trainable, ValidEvent
@@ -31,6 +31,8 @@ from elmo.tasks.task import Answer, Example, Task, TaskModel
 from elmo.tasks.vectors import FrozenLayers
 
 _POOL = 50  # batches whose examples are sorted by length among each other
+_LEAST_STEPS = 10  # of an epoch: with few examples, one pass teaches too little for a score to say anything
+_MOST_PAIRS = 64 * 400**2  # of tokens of a text, in a batch that is answered: attention has a number for each
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         dev: Sequence[Example],
         *,
         frozen: FrozenLayers | None = None,
+        sources: Mapping[str, str] | None = None,
         device: torch.device | None = None,
     ) -> None:
         """Start from a model's start values.
@@ -112,6 +115,7 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
             train: training examples, of which `config.train.share` is used, with what the task makes of them.
             dev: examples that decide which weights are the best.
             frozen: has the layers of all their sentences, where the biLM is not trained.
+            sources: digests of what else decides the run, by name; a resumed one must have the same.
             device: where to compute.
         """
         if not train or not dev:
@@ -120,11 +124,16 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         self.task, self.config = task, config
         self.model = model.to(self.ranks.device)
         self.train_examples = task.for_training(_drawn(train, config), config.model)
+        if not self.train_examples:
+            raise ElmoError(
+                f"none of the {len(train)} training examples is left to learn from: all have paragraphs of more than "
+                "model.longest_paragraph tokens"
+            )
         self.dev_examples = list(dev)
-        self._frozen = frozen
+        self._frozen, self._sources = frozen, dict(sources or {})
         self._sizes = [sum(map(len, task.sentences(example))) for example in self.train_examples]
         self._steps_a_pass = -(-len(self.train_examples) // config.train.batch_size)
-        self.steps_an_epoch = config.train.passes * self._steps_a_pass
+        self.steps_an_epoch = max(config.train.passes, -(-_LEAST_STEPS // self._steps_a_pass)) * self._steps_a_pass
         self.steps = config.train.epochs * self.steps_an_epoch
         self.loop = _Pace(config.train.log_every, self.steps_an_epoch, self.steps_an_epoch, config.train.patience)
         trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
@@ -171,15 +180,17 @@ class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example
         return self.config.to_dict()
 
     def facts(self) -> dict[str, Any]:
-        """Which examples the run learns from."""
-        return {"examples": self._digest}
+        """What the run learns from."""
+        return {"examples": self._digest, "sources": self._sources}
 
     def restore(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> None:
         """Go on from a checkpoint of the same settings and examples."""
-        if about["config"] != self.settings():
-            raise ElmoError(f"{path} is of a run with other settings: give the same, or another folder")
+        refuse_other_settings(about["config"], self.settings(), free=(), path=path)
         if about["examples"] != self._digest:
             raise ElmoError(f"{path} is of a run on other examples: give the same files, or another folder")
+        for name, digest in self._sources.items():
+            if about.get("sources", {}).get(name) != digest:
+                raise ElmoError(f"{path} is of a run with another {name}: give the same, or another folder")
         fill_tensors(self.tensors(), tensors, path)
 
     def _launch(self, batch: Batch) -> Late:
@@ -253,15 +264,26 @@ def answer_all(
 ) -> list[Answer]:
     """A model's answers to examples, in their order; examples of like length are answered together."""
     device = next(model.parameters()).device
-    order = sorted(range(len(examples)), key=lambda place: sum(map(len, task.sentences(examples[place]))))
+    sizes = [sum(map(len, task.sentences(example))) for example in examples]
     found: dict[int, Answer] = {}
     model.eval()
-    for start in range(0, len(order), batch_size):
-        places = order[start : start + batch_size]
+    for places in _answered_together(sizes, batch_size):
         chosen = [examples[place] for place in places]
         answers = model.answers(model.collate(chosen, frozen).to(device), chosen)
         found.update(zip(places, answers, strict=True))
     return [found[place] for place in range(len(examples))]
+
+
+def _answered_together(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Places of examples of like length, as many at a time as a batch has and memory allows."""
+    batch: list[int] = []
+    for place in sorted(range(len(sizes)), key=sizes.__getitem__):
+        if batch and (len(batch) == batch_size or (len(batch) + 1) * sizes[place] ** 2 > _MOST_PAIRS):
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
 
 
 def _drawn(train: Sequence[Example], config: TaskConfig) -> list[Example]:

@@ -25,6 +25,7 @@ NAMED = (EMBEDDED, "none")
 """What is no file: the package's own, and a table that is learned."""
 _MOST_DIMENSIONS = 4096
 _MOST_WORDS = 200_000
+_LONGEST_LINE = 2**20
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ class WordVectors:
         """Read vectors.
 
         Args:
-            path: "default" for the package's own; a folder such as `scripts/static_vectors.py` makes; a text file with
-                a word and its numbers a line, maybe behind a line with the two sizes, the most frequent words first:
-                200,000 of them are taken.
+            path: "default" for the package's own, whatever is called so in the working directory; a folder such as
+                `scripts/static_vectors.py` makes; a text file with a word and its numbers a line, maybe behind a line
+                with the two sizes, the most frequent words first: 200,000 of them are taken, and no more is read.
         """
-        if path == EMBEDDED and not Path(path).exists():
+        if path == EMBEDDED:
             with resources.as_file(resources.files("elmo") / "models" / "static") as folder:
                 return _read_folder(folder)
         return _read_folder(Path(path)) if Path(path).is_dir() else _read_text(path)
@@ -66,13 +67,13 @@ class WordVectors:
         integers = np.rint(self.vectors / scale[:, None]).astype(np.int8)
         folder.mkdir(parents=True, exist_ok=True)
         save_file({"vectors": integers, "scale": scale.astype(np.float32)}, folder / "vectors.safetensors")
-        (folder / "words.txt").write_text("\n".join(self.words) + "\n", encoding="utf-8")
+        (folder / "words.txt").write_bytes(("\n".join(self.words) + "\n").encode())
 
 
 def _read_folder(folder: Path) -> WordVectors:
     try:
         tensors = load_file(folder / "vectors.safetensors")
-        words = tuple((folder / "words.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+        words = tuple((folder / "words.txt").read_bytes().decode().removesuffix("\n").split("\n"))
     except (OSError, UnicodeDecodeError, SafetensorError) as error:
         raise ElmoError(f"{folder} has no word vectors (words.txt, vectors.safetensors): {error}") from error
     vectors = tensors.get("vectors")
@@ -86,27 +87,37 @@ def _read_folder(folder: Path) -> WordVectors:
 def _read_text(path: str) -> WordVectors:
     words: list[str] = []
     rows: list[NDArray[np.float32]] = []
-    dim = None
-    for number, line in lines(path):
-        word, *values = line.rstrip().split(" ")
-        if number == 1 and len(values) == 1 and word.isdecimal():
-            continue  # word2vec's sizes
-        if not values:
+    dim = 0
+    for number, line in lines(path, longest=_LONGEST_LINE):
+        fields = line.rstrip().split(" ")
+        if fields == [""]:
             continue
-        if dim is None:
-            dim = len(values)
-        if len(values) != dim or dim > _MOST_DIMENSIONS:
-            raise wrong(path, number, f"a word and {len(values)} numbers", f"{min(dim, _MOST_DIMENSIONS)} numbers")
-        try:
-            row = np.array(values, np.float32)
-        except ValueError:
-            row = np.array(np.nan)
-        if not np.isfinite(row).all():
-            raise wrong(path, number, "something that is no number", "a word and its numbers")
-        words.append(word)
+        if number == 1 and len(fields) == 2 and all(map(str.isdecimal, fields)):
+            dim = int(fields[1][:9])  # word2vec's sizes
+            continue
+        dim = dim or len(fields) - 1
+        if not 0 < dim <= _MOST_DIMENSIONS:
+            raise wrong(path, number, f"a word and {dim:,} numbers", f"1 to {_MOST_DIMENSIONS:,} numbers")
+        # a word may have spaces in it, as `. . .` of GloVe's has, but does not end with a number behind a space
+        if len(fields) <= dim or (len(fields) > dim + 1 and _numbers(fields[-dim - 1 : -dim]) is not None):
+            raise wrong(path, number, f"a word and {len(fields) - 1:,} numbers", f"{dim:,} numbers")
+        row = _numbers(fields[-dim:])
+        if row is None:
+            raise wrong(path, number, "something that is no number", f"a word and its {dim:,} numbers")
+        words.append(" ".join(fields[:-dim]))
         rows.append(row)
         if len(words) == _MOST_WORDS:
             break
     if not rows:
         raise ElmoError(f"{path} has no word vectors in it")
     return WordVectors(tuple(words), np.stack(rows))
+
+
+def _numbers(fields: list[str]) -> NDArray[np.float32] | None:
+    """The numbers that are written in fields; None if one of them is no finite number."""
+    try:
+        with np.errstate(over="ignore"):  # to an infinity, which is refused below
+            found = np.array(fields, np.float32)
+    except ValueError:
+        return None
+    return found if np.isfinite(found).all() else None
