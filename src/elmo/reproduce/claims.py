@@ -58,7 +58,7 @@ def _small_lambda(lab: Lab) -> Verdict:
 
 
 def _last_helps(lab: Lab) -> Verdict:
-    gains = _gains(lab, lambda name: with_elmo(name, layers="top"), lambda _: without())
+    gains = _gains(lab, lambda name: with_elmo(name, layers="top"), without)
     return Verdict("the last layer alone is better than none (Table 2)", _always(gains), _listed(gains, "+.2f"))
 
 

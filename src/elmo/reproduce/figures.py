@@ -20,7 +20,7 @@ def efficiency(lab: Lab) -> dict[str, dict[str, list[list[float]]]]:
     """Figure 1 as numbers: by task and model, the test score with each share of the training set, if that was done."""
     found: dict[str, dict[str, list[list[float]]]] = {}
     for name in [name for name in TASKS if name in lab.study.tasks]:
-        variants = {"baseline": without(), "with ELMo": with_elmo(name)}
+        variants = {"baseline": without(name), "with ELMo": with_elmo(name)}
         found[name] = {
             label: [on("test", lab.results(name, with_share(settings, share))) for share in SHARES]
             for label, settings in variants.items()

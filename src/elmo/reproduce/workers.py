@@ -105,7 +105,7 @@ def _stopping(workers: Sequence[BaseProcess]) -> Iterator[None]:
 def _runs_of(name: str, study: Study) -> list[Run]:
     three = [task for task in CHOSEN if task in study.tasks]
     if name == "table1":
-        rows = [(task, settings) for task in study.tasks for settings in (without(), with_elmo(task))]
+        rows = [(task, settings) for task in study.tasks for settings in (without(task), with_elmo(task))]
         return [Run(task, settings, seed) for task, settings in rows for seed in study.seeds_of(task)]
     if name in ("table2", "table3"):
         variants: Variants = LAYERS if name == "table2" else ENDS
@@ -116,7 +116,7 @@ def _runs_of(name: str, study: Study) -> list[Run]:
             for seed in study.seeds_of_variants(task)
         ]
     if name == "figure1":
-        kinds = [(task, kind) for task in TASKS if task in study.tasks for kind in (without(), with_elmo(task))]
+        kinds = [(task, kind) for task in TASKS if task in study.tasks for kind in (without(task), with_elmo(task))]
         return [Run(task, with_share(kind, share)) for task, kind in kinds for share in SHARES]
     if name == "figure2":
         return [Run(task, with_elmo(task)) for task in study.tasks]
