@@ -74,10 +74,10 @@ def speed(model: elmo.Model, sentences: list[list[str]], precision: Precision) -
     return words(sentences) / (time.perf_counter() - start)
 
 
-def agreement(model: elmo.Model, sentences: list[list[str]]) -> None:
+def agreement(name: str, model: elmo.Model, sentences: list[list[str]]) -> None:
     """Cosines of each layer with float32's."""
     exact = np.concatenate(model.embed(sentences, layers="all", precision="fp32"), axis=1)
-    print(f"\nCosine with fp32 over {exact.shape[1]:,} words, layers 0, 1, 2\n")
+    print(f"\nCosine with fp32 over {exact.shape[1]:,} words, {name}, layers 0, 1, 2\n")
     print("| | mean | least |\n|---|---|---|")
     for precision in PRECISIONS[1:]:
         ours = np.concatenate(model.embed(sentences, layers="all", precision=precision), axis=1)
@@ -161,7 +161,8 @@ def main() -> None:
         folder = Path(name)
         make_model(folder / "original", "original")
         model = elmo.load(folder / "original")
-        agreement(model, sentences[:300])
+        agreement("random weights of the original size", model, sentences[:300])
+        agreement("the embedded model", elmo.load(), sentences[:300])
         growth_and_lengths(model, sentences)
         (folder / "text").write_text("\n".join(map(" ".join, sentences[:2000])), encoding="utf-8")
         print("\nPeak memory beyond the interpreter and PyTorch, 2,000 sentences\n")

@@ -34,7 +34,7 @@ EXAMPLES = 6000  # a pool of batches, by length; SQuAD has many more
 def start(lab: Lab, name: str) -> tuple[TaskTraining[Any, Any], list[Batch]]:
     """A run at its start, and its first batches."""
     task, data = task_named(name), lab.data(name)
-    config = TaskConfig.of(task, dict(without()))
+    config = TaskConfig.of(task, dict(without(name)))
     few = Data[Any](data.train[:EXAMPLES], data.dev[:100], ())
     model, _ = new_model(task, config, few, load())
     training = TaskTraining(task, config, model, few.train, few.dev, device=lab.study.device)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,81 @@ def test_every_precision_is_close_with_one_thread_and_with_two(
     assert torch.get_num_threads() == threads
 
 
+def int8_here(plainly: bool) -> None:
+    if not (plain.supported("int8") if plainly else compiled.compiled("int8")):
+        pytest.skip("this CPU, or PyTorch's build for it, lacks what int8 needs")
+
+
+class TestInt8OfTrainedWeights:
+    """What trained cells give is heavy-tailed, as random ones' is not."""
+
+    @pytest.fixture
+    def sentences(self) -> list[list[str]]:
+        lines = (Path(__file__).parents[1] / "examples" / "held_out.tsv").read_text(encoding="utf-8").splitlines()
+        return [line.split("\t")[1].split() for line in lines[:40]]
+
+    @staticmethod
+    def cosines(ours: Any, theirs: Any) -> Tensor:
+        return torch.cosine_similarity(torch.from_numpy(ours), torch.from_numpy(theirs), dim=-1)
+
+    @pytest.mark.parametrize("plainly", HALVES)
+    def test_the_embedded_model_on_real_sentences(
+        self, plainly: bool, sentences: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        int8_here(plainly)
+        if plainly:
+            monkeypatch.setattr(compiled, "compiled", lambda precision: False)
+        model = elmo.load()
+        exact, ours = (model.embed(sentences, layers="all", precision=p) for p in ("fp32", "int8"))
+        cosines = self.cosines(np.concatenate(exact, axis=1), np.concatenate(ours, axis=1))
+        assert cosines.mean(dim=1).min() >= 0.999
+        assert cosines.min() >= 0.99
+        for sentence, together in list(zip(sentences, ours, strict=True))[:6]:
+            (alone,) = model.embed([sentence], layers="all", precision="int8")
+            if plainly:  # its float32 product is summed in another order
+                assert self.cosines(alone, together).min() >= 0.999
+            else:
+                np.testing.assert_array_equal(alone, together)
+
+    @pytest.mark.parametrize("plainly", HALVES)
+    def test_one_large_cell_leaves_those_of_other_spans_their_steps(self, plainly: bool) -> None:
+        int8_here(plainly)
+        cells = 300
+        bilm = random_bilm(small_options(dim=cells, projection_dim=16), 0, scale=0.05)
+        for lstm in (*bilm.forwards, *bilm.backwards):
+            lstm.kernel[:, ::cells] = 0  # the gates of the first cell, which are open
+            lstm.bias[3 * cells :] = -4
+            lstm.bias[::cells] = 20
+            lstm.projection[:128] = 0
+        words, places, start = random_batch(bilm, [6, 3, 5], longest=6)
+        engines = (fast(bilm, "int8", plainly=plainly), ReferenceEngine(bilm))
+        ours, exact = (engine.contextualise(words, places, start).layers[1:, places >= 0] for engine in engines)
+        assert torch.nn.functional.cosine_similarity(ours, exact, dim=-1).min() >= 0.999
+
+
+@pytest.mark.parametrize("plainly", HALVES)
+@pytest.mark.parametrize("cells", [12, 128, 130, 300])
+def test_cells_need_not_fill_the_spans_of_int8(plainly: bool, cells: int) -> None:
+    int8_here(plainly)
+    bilm = random_bilm(small_options(dim=cells, projection_dim=10), 0, scale=0.2)
+    words, places, start = random_batch(bilm, [6, 3, 5], longest=6)
+    engines = (fast(bilm, "int8", plainly=plainly), ReferenceEngine(bilm))
+    ours, exact = (engine.contextualise(words, places, start).layers[1:, places >= 0] for engine in engines)
+    assert torch.nn.functional.cosine_similarity(ours, exact, dim=-1).min() >= 0.999
+
+
+@pytest.mark.parametrize("plainly", HALVES)
+@pytest.mark.parametrize("inputs", [12, 128, 131, 300, 1024])
+def test_rows_of_an_int8_product_do_not_depend_on_their_company(plainly: bool, inputs: int) -> None:
+    int8_here(plainly)
+    torch.manual_seed(0)
+    x = torch.randn(70, inputs) * torch.logspace(-3, 3, 70)[:, None]
+    product = (plain if plainly else compiled).Linear(torch.randn(inputs, 70), torch.randn(70), "int8")
+    together = product(x)
+    for row in range(len(x)):
+        assert torch.equal(product(x[row : row + 1])[0], together[row])
+
+
 @NEEDS_KERNELS
 class TestCompiled:
     @pytest.mark.parametrize("precision", [p for p in PRECISIONS if compiled.compiled(p)])
@@ -167,6 +243,16 @@ class TestCompiled:
         if not compiled.compiled("int8"):
             pytest.skip("this CPU lacks VNNI")
         assert not compiled.Linear(torch.randn(8, 8), None, "int8")(torch.zeros(3, 8)).any()
+
+    @pytest.mark.parametrize("inputs", [129, 300, 1024])
+    def test_a_huge_value_costs_its_own_span_alone_in_int8(self, inputs: int) -> None:
+        int8_here(plainly=False)
+        torch.manual_seed(0)
+        x, weight = torch.randn(5, inputs) * 0.01, torch.randn(inputs, 70)
+        x[:, 3] = 1000
+        weight[:128] = 0  # the span where it stands
+        ours, exact = compiled.Linear(weight, None, "int8")(x), x @ weight
+        assert torch.nn.functional.cosine_similarity(ours, exact, dim=-1).min() >= 0.999
 
     def test_extreme_gates_saturate(self) -> None:
         bilm = random_bilm(small_options(), 0, scale=200.0)

@@ -174,7 +174,8 @@ def test_int8_is_close_and_a_quarter_of_the_size(
     ids = model.bilm.with_boundaries(model.batch_to_ids(sorted(sentences, key=len)[100:116]))
     session, start = Session(tmp_path / "int8.onnx"), model.bilm.zero_state(1)
     found, expected = session(ids, start), model.bilm(ids)
-    assert (cosines(found, expected).mean(dim=1) > torch.tensor([0.9995, 0.99, 0.99])).all()
+    assert cosines(found, expected).min() > 0.99
+    assert (cosines(found, expected).mean(dim=1) > torch.tensor([0.9995, 0.999, 0.999])).all()
     # A scale a row: what a sentence gives does not depend on the others.
     torch.testing.assert_close(session(ids[:1], start).layers, found.layers[:, :1], atol=1e-5, rtol=0)
     unsigned = Session(tmp_path / "int8.onnx", x64quantprecision="1")

@@ -116,15 +116,13 @@ class TestSettingsMatter:
         ],
     )
     def test_another_value_makes_another_model(self, bilm: elmo.Model, tmp_path: Path, changes: dict[str, Any]) -> None:
-        plain = {"encoder": {"elmo": "input"}, "train": {"epochs": 1, "batch_size": 16}}
-        other = {name: plain.get(name, {}) | more if isinstance(more, dict) else more for name, more in changes.items()}
+        plain: dict[str, Any] = {"encoder": {"elmo": "input"}, "train": {"epochs": 1, "batch_size": 16}}
+        other = {name: plain[name] | more if isinstance(more, dict) else more for name, more in changes.items()}
         before = self.weights(small(**plain), tmp_path / "plain", bilm)
         again = self.weights(small(**plain), tmp_path / "again", bilm)
-        after = self.weights(small(**plain | other), tmp_path / "other", bilm)
+        after = self.weights(small(**{**plain, **other}), tmp_path / "other", bilm)
         assert all(torch.equal(before[name], again[name]) for name in before)
-        assert any(
-            before[name].shape != after[name].shape or not torch.equal(before[name], after[name]) for name in after
-        )
+        assert any(not torch.equal(before[name], after[name]) for name in after)
 
 
 class TestResuming:

@@ -7,6 +7,7 @@
  *
  * Weights are packed by engine/compiled.py: blocks of 64 columns; in a block, groups of values along the sum that make
  * 32 bits (1 float32, 2 bfloat16, 4 int8), 64 columns of them. Of an LSTM's gates, a block is i, j, f, o of 16 cells.
+ * A sum is cut into spans of these groups, each added to the spans before; in int8 each span of a row has its own scale.
  * All threads run each function together, as part 0, 1, ... of `parts`, and each has its own blocks.
  */
 #include <stdint.h>
@@ -22,17 +23,17 @@
 #define COLUMNS 64 /* of a block: 4 vectors */
 #define CELLS 16   /* of a block of gates */
 #define ROWS 6     /* of a tile: 24 sums, 4 weights and 1 value fit the 32 registers */
-#define GROUPS 1024 /* of a sum at a time: 256 KB of weights, which stay in the second cache for all rows ... */
-#define LONGEST_SUM 256 /* ... and of float32, whose rounding grows with the number of products added up in one go */
+#define ROWS_OF_SPANS 24 /* that a span is summed for: their sums stay in the first cache */
 #define BASE "avx512f,avx512bw,avx512dq,avx512vl"
 #define INLINE __attribute__((always_inline)) static inline
 
 typedef struct {
     const char *data;
     const float *scales;    /* int8: of each column */
-    const int32_t *offsets; /* int8: -128 times a column's sum, as values are stored with 128 added */
+    const int32_t *offsets; /* int8: -128 times a column's sum in each span, as values are stored with 128 added */
     const float *bias;      /* or NULL */
     int64_t groups, blocks, columns;
+    int64_t span; /* groups; of an LSTM's gates it is all of them */
 } Weights;
 
 typedef struct {
@@ -40,10 +41,15 @@ typedef struct {
 } Barrier;
 
 typedef struct {
+    const char *values;
+    const float *scales; /* int8: of each span */
+} Row;
+
+typedef struct {
     const float *x; /* (rows, columns of x) */
     int64_t rows, width;
     char *operand; /* the same as the product reads it; float32 reads x itself where its width is whole */
-    float *scales; /* int8: of each row */
+    float *scales; /* int8: of each row and span */
 } Operand;
 
 typedef struct {

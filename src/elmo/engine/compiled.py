@@ -31,6 +31,10 @@ LIBRARY = Path(__file__).with_name("_kernels.so")
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 _COLUMNS = 64  # of a block
 _CELLS = 16  # of a block of gates
+_SPANS = {"fp32": 256, "bf16": 2048, "int8": 128}
+"""Values of a sum at a time. float32's rounding grows with the number of products that are added up in one go. bfloat16
+takes 256 KB of weights, which stay in the second cache. A span of int8 has a scale of its own: what an LSTM's cells
+give is heavy-tailed, and a large value leaves those that share its scale a few steps."""
 _BLOCKS_AT_ONCE = 2  # while packing
 _SLOTS_OF_WORDS = 256  # inputs whose gates are kept over a batch, the most frequent
 _SLOTS_AHEAD = 128  # inputs whose gates are computed at a time, for the steps that come next
@@ -45,6 +49,7 @@ class _Weights(ctypes.Structure):
         ("groups", c_int64),
         ("blocks", c_int64),
         ("columns", c_int64),
+        ("span", c_int64),
     )
 
 
@@ -171,7 +176,12 @@ class _Packed:
     """A weight as the kernels read it; `call` points into the tensors, which are kept here."""
 
     def __init__(
-        self, columns_of: Callable[[int, int], Tensor], columns: int, bias_O: Tensor | None, precision: Precision
+        self,
+        columns_of: Callable[[int, int], Tensor],
+        columns: int,
+        bias_O: Tensor | None,
+        precision: Precision,
+        span: int | None,
     ) -> None:
         """Pack a few blocks at a time, as a copy of a whole weight would be the most memory that is ever needed.
 
@@ -180,16 +190,20 @@ class _Packed:
             columns: how many there are.
             bias_O: added to the product.
             precision: of the product.
+            span: values of a sum at a time; all if None.
         """
         blocks = -(-columns // _COLUMNS)
         group = 1 << PRECISIONS.index(precision)  # values that make 32 bits
         groups = -(-len(columns_of(0, 1)) // group)
+        span = groups if span is None else span // group
         self.columns = columns
+        self.precision = precision
+        self.spans = -(-groups // span)
         self._data = in_large_pages((blocks, groups, _COLUMNS, group), _DTYPES[precision])
         self._scales = self._offsets = None
         if precision == "int8":
             self._scales = torch.empty(blocks * _COLUMNS)
-            self._offsets = torch.empty(blocks * _COLUMNS, dtype=torch.int32)
+            self._offsets = torch.empty(self.spans, blocks * _COLUMNS, dtype=torch.int32)
         for first in range(0, blocks, _BLOCKS_AT_ONCE):
             end = min(blocks, first + _BLOCKS_AT_ONCE)
             weight_IO = columns_of(first, end)
@@ -199,19 +213,32 @@ class _Packed:
                 scales_O = weight_IO.abs().amax(dim=0).clamp_min(1e-12) / 127
                 weight_IO = (weight_IO / scales_O).round_()
                 here = slice(first * _COLUMNS, end * _COLUMNS)
-                self._scales[here], self._offsets[here] = scales_O, -128 * weight_IO.sum(dim=0)
+                self._scales[here] = scales_O
+                for s, part in enumerate(torch.split(weight_IO, span * group)):
+                    self._offsets[s, here] = -128 * part.sum(dim=0)
             blocked = weight_IO.view(groups, group, end - first, _COLUMNS).permute(2, 0, 3, 1)
             self._data[first:end] = blocked
         room = blocks * _COLUMNS
         self._bias = None if bias_O is None else torch.nn.functional.pad(bias_O, (0, room - len(bias_O)))
         kept = (self._data, self._scales, self._offsets, self._bias)
-        self.call = _Weights(*[None if t is None else t.data_ptr() for t in kept], groups, blocks, columns)
+        self.call = _Weights(*[None if t is None else t.data_ptr() for t in kept], groups, blocks, columns, span)
+
+    def operand(self, name: str, x_NI: Tensor) -> _Operand:
+        """What is multiplied with it: float32 rows, and room for what the kernels make of them."""
+        rows, width = x_NI.shape
+        room, scales = None, None
+        if self.precision != "fp32":
+            room = SCRATCH.room(f"{name} operand", (rows, self.call.groups), torch.int32).data_ptr()
+        if self.precision == "int8":
+            scales = SCRATCH.room(f"{name} scales", (rows, self.spans), torch.float32).data_ptr()
+        return _Operand(x_NI.data_ptr(), rows, width, room, scales)
 
 
-def _pack(weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> _Packed:
-    return _Packed(
-        lambda first, end: weight_IO[:, first * _COLUMNS : end * _COLUMNS], weight_IO.shape[1], bias_O, precision
-    )
+def _pack(weight_IO: Tensor, bias_O: Tensor | None, precision: Precision, span: int | None = None) -> _Packed:
+    def columns_of(first: int, end: int) -> Tensor:
+        return weight_IO[:, first * _COLUMNS : end * _COLUMNS]
+
+    return _Packed(columns_of, weight_IO.shape[1], bias_O, precision, span)
 
 
 def _pack_gates(weight_IG: Tensor, bias_G: Tensor | None, precision: Precision) -> _Packed:
@@ -222,7 +249,7 @@ def _pack_gates(weight_IG: Tensor, bias_G: Tensor | None, precision: Precision) 
         return _by_cell(weight_IG.view(-1, 4, cells)[:, :, first * _CELLS : end * _CELLS])
 
     bias = None if bias_G is None else _by_cell(bias_G.view(1, 4, cells))[0]
-    return _Packed(columns_of, -(-cells // _CELLS) * _COLUMNS, bias, precision)
+    return _Packed(columns_of, -(-cells // _CELLS) * _COLUMNS, bias, precision, None)
 
 
 def _by_cell(gates_I4D: Tensor) -> Tensor:
@@ -231,33 +258,21 @@ def _by_cell(gates_I4D: Tensor) -> Tensor:
     return padded.view(len(padded), 4, -1, _CELLS).transpose(1, 2).reshape(len(padded), -1)
 
 
-def _operand(name: str, x_NI: Tensor, precision: Precision) -> _Operand:
-    """An operand of a product: float32 rows, and room for what the kernels make of them."""
-    rows, width = x_NI.shape
-    group = 1 << PRECISIONS.index(precision)
-    room, scales = None, None
-    if precision != "fp32":
-        room = SCRATCH.room(f"{name} operand", (rows, -(-width // group)), torch.int32).data_ptr()
-    if precision == "int8":
-        scales = SCRATCH.room(f"{name} scales", (rows,), torch.float32).data_ptr()
-    return _Operand(x_NI.data_ptr(), rows, width, room, scales)
-
-
 class Linear:
     """`x weight + bias`, `(N, I)` to `(N, O)`, float32 in and out."""
 
     def __init__(self, weight_IO: Tensor, bias_O: Tensor | None, precision: Precision) -> None:
         """Pack the weight."""
-        self._packed = _pack(weight_IO, bias_O, precision)
-        self._precision = precision
+        self._packed = _pack(weight_IO, bias_O, precision, _SPANS[precision])
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         """Multiply."""
         x_NI = x_NI.float().contiguous()
         y_NO = torch.empty(len(x_NI), self._packed.columns)
         barrier = torch.zeros(2, dtype=torch.int32)
-        operand = _operand("x", x_NI, self._precision)
-        _run("linear", self._precision, _LinearCall(self._packed.call, operand, y_NO.data_ptr(), barrier.data_ptr()))
+        operand = self._packed.operand("x", x_NI)
+        call = _LinearCall(self._packed.call, operand, y_NO.data_ptr(), barrier.data_ptr())
+        _run("linear", self._packed.precision, call)
         return y_NO
 
 
@@ -334,7 +349,7 @@ class LSTM:
         self._inputs = _pack_gates(weights.inputs(), weights.bias(), precision)
         self._recurrent = _pack_gates(weights.recurrent(), None, precision)
         projection = weights.projection()
-        self._projection = None if projection is None else _pack(projection, None, precision)
+        self._projection = None if projection is None else _pack(projection, None, precision, _SPANS[precision])
 
     def __call__(self, x_NP: Floats, tokens: Tokens, m_BP: Floats, c_BD: Floats, y_NP: Floats) -> None:
         """Run over all steps into `y (tokens, P)`; `m` and `c` are changed in place, each row up to its own end."""
@@ -354,14 +369,14 @@ class LSTM:
             proj_clip=self._proj_clip,
             outputs=outputs,
             cells=self._cells,
-            x=_operand("x", x, self._precision),
+            x=self._inputs.operand("x", x),
             n_pieces=len(plan.pieces),
             n_slots=plan.n_slots,
             gates=gates.data_ptr(),
             c=c_BD.ctypes.data,
             batch=batch,
-            m=_operand("m", m, self._precision),
-            h=_operand("h", h, self._precision),
+            m=self._recurrent.operand("m", m),
+            h=(self._projection or self._recurrent).operand("h", h),
             y=y_NP.ctypes.data,
             barrier=barrier.data_ptr(),
             **arrays,

@@ -228,7 +228,8 @@ class _Network:
         new_c = body.clip(body.add("Add", body.add("Mul", forget, c), new), lstm.cell_clip)
         new_m = body.add("Mul", body.add("Sigmoid", o), body.add("Tanh", new_c))
         if lstm.has_projection:
-            new_m = body.product(f"{name}.projection", new_m, self._read(f"{name}.projection"))
+            projection = self._read(f"{name}.projection")
+            new_m = body.product(f"{name}.projection", new_m, projection, in_spans=True)
             new_m = body.clip(new_m, lstm.proj_clip)
         nothing = body.constant(0, np.float32)
         body.rename(body.add("Where", active, new_m, m), f"{name}.next_m")

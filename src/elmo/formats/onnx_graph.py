@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,6 +26,7 @@ Shape = Sequence[str | int]
 """Of an input or output: numbers, and names for what is known only when it runs."""
 
 _ZERO_POINT = LARGEST + 1  # of activations, which are unsigned: x86 multiplies unsigned by signed
+_SPAN = 128  # values of a row that share a scale, where a row has several
 _LEAST = 1e-30  # taken for the largest magnitude of a row of zeros, lest it be divided by
 
 
@@ -103,15 +105,19 @@ class Graph:
         scale = self.add("Gather", self.weight(f"{name}.scale", scales), rows)
         return self.add("Mul", self.cast(integers, np.float32), scale)
 
-    def product(self, name: str, x: str, weight_IO: Tensor) -> str:
+    def product(self, name: str, x: str, weight_IO: Tensor, *, in_spans: bool = False) -> str:
         """`x @ weight`: `(..., I)` to `(..., O)`.
 
         In int8 each column of the weight has a scale, and so has each row of `x`, found when it is there. So a row
-        depends on no other, as in float32; ONNX's own `DynamicQuantizeLinear` has one scale for a whole batch.
+        depends on no other, as in float32; ONNX's own `DynamicQuantizeLinear` has one scale for a whole batch. With
+        `in_spans` each span of a row has one, for values of which some are far larger than the rest: `(N, I)` alone.
         """
         if not self.int8:
             return self.add("MatMul", x, self.weight(name, weight_IO))
         values, scales = quantise(weight_IO, (1, weight_IO.shape[1]))
+        in_spans = in_spans and len(weight_IO) > _SPAN
+        if in_spans:
+            x, values = self._spans(x, values)
         largest = self.add("ReduceMax", self.add("Abs", x), self.constant([-1]))
         largest = self.add("Max", largest, self.constant(_LEAST, np.float32))
         scale = self.add("Div", largest, self.constant(LARGEST, np.float32))
@@ -122,7 +128,20 @@ class Graph:
         # One scale after the other: onnxruntime (1.31) takes a product of the two for that of two numbers, and fuses it
         # with the integers' product into an operator that has no scales of rows.
         by_row = self.add("Mul", self.cast(sums, np.float32), scale)
+        if in_spans:
+            by_row = self.add("ReduceSum", by_row, self.constant([0]), keepdims=0)
         return self.add("Mul", by_row, self.weight(f"{name}.scale", scales))
+
+    def _spans(self, x_NI: str, values_IO: Tensor) -> tuple[str, Tensor]:
+        """Both operands of a product as the sum of S: `(S, N, I / S)` and `(S, I / S, O)`."""
+        width, outputs = values_IO.shape
+        count = -(-width // _SPAN)
+        missing = count * _SPAN - width
+        if missing:
+            x_NI = self.add("Pad", x_NI, self.constant([0, 0, 0, missing]))
+            values_IO = torch.nn.functional.pad(values_IO, (0, 0, 0, missing))
+        x_NSI = self.add("Reshape", x_NI, self.constant([0, count, _SPAN]))
+        return self.add("Transpose", x_NSI, perm=[1, 0, 2]), values_IO.view(count, _SPAN, outputs)
 
     def linear(self, name: str, x: str, weight_OI: Tensor, bias_O: Tensor) -> str:
         """A linear layer in PyTorch's layout: `(..., I)` to `(..., O)`."""
