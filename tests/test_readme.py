@@ -74,7 +74,11 @@ def test_the_table_of_neighbours_is_what_its_script_prints() -> None:
     assert run_example("neighbours.py") in README
 
 
-def test_files_that_readers_are_sent_to_exist() -> None:
-    anchors = {"#" + title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)", README, flags=re.MULTILINE)}
+def test_files_and_headings_that_readers_are_sent_to_exist() -> None:
     for link in re.findall(r"\]\(((?!http)[^)]+)\)", README):
-        assert link in anchors if link.startswith("#") else (ROOT / link).exists(), link
+        path, _, anchor = link.partition("#")
+        assert (ROOT / path).exists(), link
+        if anchor:
+            text = (ROOT / (path or "README.md")).read_text(encoding="utf-8")
+            titles = re.findall(r"^#+ (.*)", text, flags=re.MULTILINE)
+            assert anchor in {title.lower().replace(" ", "-") for title in titles}, link
