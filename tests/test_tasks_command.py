@@ -121,3 +121,33 @@ class TestPredict:
             assert result.returncode == 2
             assert b"line 2" in result.stderr
             assert b"UTF-8" in result.stderr
+
+
+class TestWhole:
+    def test_a_model_is_trained_saved_and_answers(self, files: Path, tmp_path: Path) -> None:
+        out = tmp_path / "ner"
+        given = ["--model", files / "bilm", "--vectors", "none", "--set", "optimizer.rate=0.02"]
+        result = run_elmo(*command(files, *given, "-o", out, "--test", files / "dev.conll", epochs=5))
+        assert result.returncode == 0, result.stderr
+        assert b"test precision" in result.stdout
+        assert sorted(path.name for path in out.iterdir()) == ["bilm", "model.safetensors", "task.json", "words.json"]
+        assert not (tmp_path / "ner.training").exists()
+        said = run_elmo("predict", out, "-", stdin=b"saw N1 Jr in N2\n\n")
+        assert said.stdout == b"saw [PER N1 Jr] in [LOC N2]\n", said.stderr
+        raw = run_elmo("predict", out, "-", "--tokenize", stdin=b"In N2. In N2!\n\nIn N2\n")
+        assert raw.stdout.count(b"N2") == 3, raw.stderr
+        lines = run_elmo("predict", out, "-", "--json", stdin=b"in N2\n").stdout
+        assert json.loads(lines) == {"tokens": ["in", "N2"], "tags": ["O", "B-LOC"]}
+
+    def test_mistakes_are_said(self, files: Path, tmp_path: Path) -> None:
+        bad = tmp_path / "bad.conll"
+        bad.write_text("Ann\tB-PER\nran\n")
+        for arguments, message in (
+            (["task", "ner", "--train", bad, "--dev", bad], b"bad.conll, line 2: found 1 columns"),
+            (command(files, "--resume"), b"give -o OUT"),
+            (command(files, "-o", files), b"exists: give another folder"),
+            (["predict", tmp_path, "-"], b"is no task model"),
+        ):
+            result = run_elmo(*arguments)
+            assert result.returncode == 2
+            assert message in result.stderr

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
 import elmo
-from conftest import run_elmo, small_options, write_model
+from conftest import small_options, write_model
 from elmo.errors import ElmoError
 from elmo.lm.checkpoint import read_tensors
 from elmo.lm.loop import run_training
@@ -512,50 +512,3 @@ def test_a_task_of_raw_lines_takes_words_with_spaces_between_them_and_others_wan
     else:
         with pytest.raises(ElmoError, match="line 1: "):
             task.parse(["Cats sleep ."])
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_model(folder / "bilm", small_options())
-    for name, seed in (("train", 0), ("dev", 1)):
-        lines = (
-            "".join(f"{t}\t{g}\n" for t, g in zip(one.tokens, one.tags, strict=True)) for one in sentences(40, seed)
-        )
-        (folder / f"{name}.conll").write_text("\n".join(lines))
-    return folder
-
-
-class TestCommand:
-    def arguments(self, files: Path, *more: object) -> list[object]:
-        sets = ["model.hidden=16", "model.layers=1", "train.epochs=5", "optimizer.rate=0.02", "train.batch_size=8"]
-        chosen = [part for one in sets for part in ("--set", one)]
-        data = ["--train", files / "train.conll", "--dev", files / "dev.conll", "--model", files / "bilm"]
-        return ["task", "ner", *data, "--vectors", "none", *chosen, *more]
-
-    def test_a_model_is_trained_saved_and_answers(self, files: Path, tmp_path: Path) -> None:
-        out = tmp_path / "ner"
-        result = run_elmo(*self.arguments(files, "-o", out, "--test", files / "dev.conll"))
-        assert result.returncode == 0, result.stderr
-        assert b"test precision" in result.stdout
-        assert sorted(path.name for path in out.iterdir()) == ["bilm", "model.safetensors", "task.json", "words.json"]
-        assert not (tmp_path / "ner.training").exists()
-        said = run_elmo("predict", out, "-", stdin=b"saw N1 Jr in N2\n\n")
-        assert said.stdout == b"saw [PER N1 Jr] in [LOC N2]\n", said.stderr
-        raw = run_elmo("predict", out, "-", "--tokenize", stdin=b"In N2. In N2!\n\nIn N2\n")
-        assert raw.stdout.count(b"N2") == 3, raw.stderr
-        lines = run_elmo("predict", out, "-", "--json", stdin=b"in N2\n").stdout
-        assert json.loads(lines) == {"tokens": ["in", "N2"], "tags": ["O", "B-LOC"]}
-
-    def test_mistakes_are_said(self, files: Path, tmp_path: Path) -> None:
-        bad = tmp_path / "bad.conll"
-        bad.write_text("Ann\tB-PER\nran\n")
-        for arguments, message in (
-            (["task", "ner", "--train", bad, "--dev", bad], b"bad.conll, line 2: found 1 columns"),
-            (self.arguments(files, "--resume"), b"give -o OUT"),
-            (self.arguments(files, "-o", files), b"exists: give another folder"),
-            (["predict", tmp_path, "-"], b"is no task model"),
-        ):
-            result = run_elmo(*arguments)
-            assert result.returncode == 2
-            assert message in result.stderr

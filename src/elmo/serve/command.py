@@ -37,9 +37,7 @@ def serve(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="What clients may call a server at loopback without a key; repeat for several."
-        ),
+        typer.Option(metavar="NAME", help="Answer to this name and those of loopback only; repeat for several."),
     ] = None,
     cors: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="Let pages of this origin ask; repeat for several.")
