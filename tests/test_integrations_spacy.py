@@ -21,6 +21,7 @@ pytest.importorskip("spacy", reason="needs spaCy")
 import spacy
 import srsly
 from spacy.tokens import Doc, DocBin
+from spacy.ty import ListenedToComponent
 
 from elmo.integrations.spacy import ElmoComponent, add_hooks
 
@@ -187,6 +188,12 @@ class TestRoundTrips:
         assert np.array_equal(again(TEXT)._.elmo, expected)
         again.to_disk(tmp_path / "pipeline")  # over what it was read from
         assert np.array_equal(spacy.load(tmp_path / "pipeline")(TEXT)._.elmo, expected)
+
+    def test_no_model_is_loaded_by_spacys_look_at_a_component(self, tmp_path: Path) -> None:
+        """spaCy asks for a protocol's attributes in the order of a set: another one in each process."""
+        component = pipeline(str(tmp_path / "lost")).get_pipe("elmo")
+        found = {name: hasattr(component, name) for name in ListenedToComponent.__annotations__}
+        assert not any(found.values())
 
     def test_bytes_have_their_own_model(self, nlp: Any, folder: str) -> None:
         again = pipeline("lost").from_bytes(nlp.to_bytes())

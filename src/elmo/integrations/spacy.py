@@ -79,9 +79,12 @@ class ElmoComponent(Pipe):
         self._model: Model | None = None
         self._embedded = model in (None, EMBEDDED)
 
-    @property
-    def model(self) -> Model:
-        """The model, loaded from now on."""
+    def loaded(self) -> Model:
+        """The model, loaded from now on.
+
+        A method, and not called `model`: spaCy asks each component it adds for an attribute of that name, which must
+        not load a model that is not needed yet, or is not there any more.
+        """
         if self._model is None:
             self._model = load(self._path)
         return self._model
@@ -112,13 +115,13 @@ class ElmoComponent(Pipe):
             add_hooks(doc)
 
     def _embedder(self) -> Embedder:
-        return self.model.embedder(device=self._device, **asdict(self.settings))
+        return self.loaded().embedder(device=self._device, **asdict(self.settings))
 
     def to_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> None:
         """Write the model into the component's folder, unless it is the embedded one."""
         Path(path).mkdir(parents=True, exist_ok=True)
         if not self._embedded:
-            save(self.model, Path(path) / _MODEL, dtype=dtype_of(self.model), overwrite=True)
+            save(self.loaded(), Path(path) / _MODEL, dtype=dtype_of(self.loaded()), overwrite=True)
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> ElmoComponent:
         """Take the model of a folder that `to_disk` has filled."""
@@ -145,7 +148,7 @@ class ElmoComponent(Pipe):
                 (Path(folder) / _MODEL / name).write_bytes(content)
             if files:
                 self.from_disk(folder)
-                self.model.bilm  # noqa: B018 - into memory, before the file goes
+                self.loaded().bilm  # noqa: B018 - into memory, before the file goes
         return self
 
 
