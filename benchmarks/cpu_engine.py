@@ -118,9 +118,11 @@ def profile(folder: Path, sentences: list[list[str]], library: Path) -> None:
         times = {"lstm": 0.0, "characters": 0.0}
         run = compiled._run
 
-        def timed(name: str, precision: Precision, call: Any, run: Any = run, times: Any = times) -> None:
+        def timed(
+            name: str, precision: Precision, call: Any, barrier: Any = None, run: Any = run, times: Any = times
+        ) -> None:
             start = time.perf_counter()
-            run(name, precision, call)
+            run(name, precision, call, barrier)
             times["lstm" if name == "lstm" else "characters"] += time.perf_counter() - start
 
         compiled._run = timed

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "dropout": 0.1,
 }
 CHARACTERS = ["<oov>", "<bos>", "a", "<bow>", "b", "c", "<eow>", "é", "猫", "\u3000", "<eos>", "<pad>", "t"]
-WORDS = ["<oov>", "<bos>", "cat", "<eos>", "猫", "<pad>", "abcabcabca", "tab"]
+WORDS = ["<oov>", "<bos>", "cat", "<eos>", "猫", "<pad>", "abcabcabca", "tab", "\u3000", "tab\u00a0"]
 
 
 def shapes(settings: dict[str, Any], characters: int, words: int) -> dict[str, tuple[int, ...]]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
 import pytest
+import torch
 
 import elmo
 from conftest import heed_interrupts, run_elmo, small_options, write_model
+from elmo import cli
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +158,19 @@ class TestRefusals:
         (tmp_path / "d.hdf5").mkdir()
         assert "is a folder" in self.refused(tmp_path, "embed", text, "-o", tmp_path / "d.hdf5", "-m", folder)
 
+    @pytest.mark.parametrize("command", ["vocab", "embed"])
+    def test_an_output_that_is_a_pipe(self, command: str, text: Path, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.npz")
+        message = self.refused(tmp_path, command, text, "-o", tmp_path / "pipe.npz", "--overwrite")
+        assert "is no plain file: give the name of a file" in message
+
     def test_an_output_of_unknown_format(self, text: Path, tmp_path: Path) -> None:
         assert "say the format (--format)" in self.refused(tmp_path, "embed", text, "-o", tmp_path / "o.bin")
+
+    @pytest.mark.parametrize("option", ["--workers", "--part-mb"])
+    def test_an_option_of_another_engine_even_if_it_is_zero(self, option: str, text: Path, tmp_path: Path) -> None:
+        message = self.refused(tmp_path, "embed", text, "-o", tmp_path / "o.npz", option, "0")
+        assert f"{option} " in message
 
     @pytest.mark.parametrize("arguments", [["--format", "hdf5"], ["--resume"]])
     def test_standard_output_has_its_limits(self, arguments: list[str], text: Path, tmp_path: Path) -> None:
@@ -278,6 +293,26 @@ def test_an_interrupted_run_says_how_to_go_on(folder: Path, tmp_path: Path) -> N
     assert process.returncode not in (0, 2)
     assert b"the same command with --resume goes on" in error
     assert b"Traceback" not in error
+
+
+def test_what_is_printed_into_a_pipe_is_utf8_whatever_the_locale(folder: Path) -> None:
+    printed = run_elmo(
+        "embed", "-", "-m", folder, stdin="日本 café\n".encode(), environment={"PYTHONIOENCODING": "latin-1"}
+    )
+    assert printed.returncode == 0, printed.stderr
+    assert json.loads(printed.stdout.decode("utf-8"))["tokens"] == ["日本", "café"]
+
+
+def test_too_little_memory_is_an_error_that_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cli, "app", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.startswith("error: CUDA out of memory: smaller batches")
+        patched.setattr(cli, "app", Mock(side_effect=RuntimeError("a bug")))
+        with pytest.raises(RuntimeError, match="a bug"):
+            cli.main()
 
 
 def test_version() -> None:

@@ -365,6 +365,29 @@ class TestEmbeddersOfOneModel:
         model.bilm.encoder.projection.bias.data.add_(1)  # type: ignore[union-attr,operator]
         np.testing.assert_allclose(model.embed(["cat"], layers=0)[0], before + 1, atol=1e-5)
 
+    @pytest.mark.parametrize("column", range(4))
+    def test_a_unit_that_is_taken_out_is_missed(self, model_folder: Path, column: int) -> None:
+        model = elmo.load(model_folder)
+        before = model.embed(["cat"], layers=1)[0]
+        with torch.no_grad():
+            model.bilm.forwards[0].get_parameter("projection")[:, column] = 0
+        after = model.embed(["cat"], layers=1)[0]
+        assert before[0, column] != 0
+        assert after[0, column] == 0
+
+    def test_a_mix_and_a_start_state_that_change_do_so_for_the_next_call(self, model_folder: Path) -> None:
+        mix = elmo.ScalarMix(3)
+        model = replace(elmo.load(model_folder), mix=mix).warmed(["the cat"])
+        assert model.warm is not None
+        mixed, warm = model.embed(["cat"], layers="mix")[0], model.embed(["cat"], state="warm")[0]
+        with torch.no_grad():
+            mix.gamma.fill_(2)
+            model.warm.m.zero_()
+            model.warm.c.zero_()
+        np.testing.assert_allclose(model.embed(["cat"], layers="mix")[0], 2 * mixed, atol=1e-6)
+        np.testing.assert_allclose(model.embed(["cat"], state="warm")[0], model.embed(["cat"])[0], atol=1e-6)
+        assert np.abs(warm - model.embed(["cat"])[0]).max() > 1e-3
+
     def test_trained_weights_are_never_met_with_old_vectors(self, model_folder: Path) -> None:
         model = elmo.load(model_folder)
         before = model.embed(["cat"])[0]
@@ -462,6 +485,29 @@ class TestMistakes:
     def test_what_is_not_a_list_of_sentences_is_refused(self, model: elmo.Model, sentences: Any) -> None:
         with pytest.raises(ElmoError, match="sentence"):
             model.embed(sentences)
+
+    def test_a_string_is_no_stream_of_sentences_either(self, model: elmo.Model) -> None:
+        for call in (model.embed_iter, model.warmed, model.embedder().embed, model.embedder().embed_iter):
+            with pytest.raises(ElmoError, match="put it in a list"):
+                call("the cat sat")
+
+
+@pytest.mark.parametrize("plainly", [False, True])
+def test_what_sentences_start_from_does_not_depend_on_which_came_first(
+    model: elmo.Model, plainly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plainly:
+        monkeypatch.setattr("elmo.engine.compiled.library", lambda: None)
+    starts = []
+    for first in (["a"], ["the cat", *(f"word{i}" for i in range(300))]):
+        embedder = Embedder(model, EmbedSettings())
+        embedder.embed(first)
+        starts.append(embedder._begun)
+    one, other = starts
+    assert one is not None
+    assert other is not None
+    assert torch.equal(one.m, other.m)
+    assert torch.equal(one.c, other.c)
 
 
 def test_the_keyword_arguments_are_the_fields_of_the_settings() -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import elmo
-from conftest import small_options
+from conftest import small_options, write_model
 from elmo.chars import words_to_ids
 from elmo.config import ModelConfig
 from elmo.engine import ReferenceEngine, compiled, make_engine, plain, precision
@@ -288,6 +289,77 @@ if child == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
         assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_has_memory_of_its_own(tmp_path: Path) -> None:
+    """What it computes, and what it makes of the weights, is not seen by the process that it comes from."""
+    write_model(tmp_path / "model", small_options())
+    script = """
+import os, sys, torch, elmo
+from elmo.engine.precision import SCRATCH
+model = elmo.load(sys.argv[1])
+room, kernel = SCRATCH.room("x", (4,), torch.float32), model.bilm.forwards[0].kernel
+room.fill_(1)
+before = kernel.clone()
+child = os.fork()
+if child == 0:
+    with torch.no_grad():
+        room.fill_(7), kernel.fill_(7)
+    os._exit(0)
+os.waitpid(child, 0)
+sys.exit(0 if room.eq(1).all() and kernel.equal(before) else 1)
+"""
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path / "model")], timeout=60).returncode == 0
+
+
+class TestInterrupted:
+    def test_a_part_that_waits_for_the_caller_is_told_to_stop(self) -> None:
+        team, abandoned, ended = compiled._Team(), threading.Event(), threading.Event()
+
+        def function(part: int, parts: int) -> None:
+            if part == 0:
+                raise KeyboardInterrupt
+            assert abandoned.wait(30)
+            ended.set()
+
+        with pytest.raises(KeyboardInterrupt):
+            team.run(function, 2, abandoned.set)
+        assert ended.is_set()
+        parts: list[int] = []
+        team.run(lambda part, _: parts.append(part), 2, lambda: None)
+        assert sorted(parts) == [0, 1]
+
+    @NEEDS_KERNELS
+    def test_kernels_stop_waiting_for_a_part_that_never_comes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        product = compiled.Linear(torch.eye(4), None, "fp32")
+        part_of = compiled._part
+
+        def interrupted(function: Any, call: Any, part: int, parts: int) -> None:
+            if part == 0:
+                raise KeyboardInterrupt
+            part_of(function, call, part, parts)
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            monkeypatch.setattr(compiled, "_part", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                product(torch.ones(2, 4))
+            monkeypatch.undo()
+            assert torch.equal(product(torch.ones(2, 4)), torch.ones(2, 4))
+        finally:
+            torch.set_num_threads(before)
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("wrong", [-1, 300])
+def test_ids_that_are_no_characters_are_refused(wrong: int) -> None:
+    bilm = random_bilm(small_options(), 0)
+    ids = torch.from_numpy(words_to_ids(["cat"], 50)).clone()
+    ids[0, 2] = wrong
+    with pytest.raises(IndexError, match=str(wrong)):
+        fast(bilm).encode(ids)
 
 
 def test_large_scratch_is_held_while_it_is_used_and_given_up_after(monkeypatch: pytest.MonkeyPatch) -> None:

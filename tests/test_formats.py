@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from conftest import small_options, weight_shapes, write_model
 from elmo.config import ModelConfig
 from elmo.engine import compiled
 from elmo.errors import ElmoError
+from elmo.formats import Format
 from elmo.formats.native import Dtype
 from elmo.lm.softmax import AdaptiveHead, SoftmaxHead
 from elmo.model import ScalarMix
@@ -382,9 +386,21 @@ class TestStoredPrecisions:
     ) -> None:
         with torch.no_grad():
             model.bilm.get_parameter("forwards.1.kernel")[3, 4] = value
-        with pytest.raises(ElmoError, match=rf"bilm\.forwards\.1\.kernel cannot be stored as {dtype}"):
+        with pytest.raises(ElmoError, match=r"the model: bilm\.forwards\.1\.kernel holds NaN or infinity"):
             elmo.save(model, tmp_path / "m", dtype=dtype)
         assert not (tmp_path / "m").exists()
+
+    @pytest.mark.parametrize("format", ["native", "bilm-tf"])
+    def test_a_model_is_not_replaced_by_one_that_nobody_could_load(
+        self, model: elmo.Model, tmp_path: Path, format: Format
+    ) -> None:
+        model = replace(model, warm=None, mix=None, head=None)
+        elmo.save(model, tmp_path / "m", format=format)
+        with torch.no_grad():
+            model.bilm.get_parameter("forwards.1.bias")[3] = math.nan
+        with pytest.raises(ElmoError, match="holds NaN or infinity"):
+            elmo.save(model, tmp_path / "m", format=format, overwrite=True)
+        elmo.load(tmp_path / "m")
 
     def test_what_half_precision_cannot_hold_is_refused(self, model: elmo.Model, tmp_path: Path) -> None:
         with torch.no_grad():
@@ -635,3 +651,18 @@ def test_the_drawn_models_of_these_tests_have_every_documented_name() -> None:
     names = weight_shapes(small_options())
     assert "RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/W_P_0" in names
     assert "RNN_0/RNN/LSTMCell/B" in weight_shapes(small_options(n_layers=1))
+
+
+def test_weights_are_read_where_a_system_cannot_read_from_a_place(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows."""
+    elmo.save(elmo.load(model_folder), tmp_path / "m")
+    expected = elmo.load(tmp_path / "m").embed(["the cat"])[0]
+    monkeypatch.delattr(os, "preadv")
+    model = elmo.load(tmp_path / "m")
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(model.network.read, ["forwards.0.kernel", "backwards.1.projection"] * 8))
+    for name, weight in zip(["forwards.0.kernel", "backwards.1.projection"] * 8, read, strict=True):
+        assert torch.equal(weight, model.bilm.get_parameter(name))
+    assert np.array_equal(model.embed(["the cat"])[0], expected)

@@ -28,7 +28,7 @@ import elmo
 import manylangs64
 from conftest import small_options, write_model
 from elmo.errors import ElmoError
-from elmo.formats import tensor_bundle
+from elmo.formats import archives, tensor_bundle
 from test_formats_allennlp import state_dict, write_archive
 
 TENSORFLOW = Path(__file__).parent / "data" / "tensorflow"
@@ -118,6 +118,14 @@ class TestZip:
         with pytest.raises(ElmoError, match=r"vocab\.txt\.gz unpacks to more than 100 times its size"):
             elmo.load(path)
 
+    def test_a_gzipped_vocabulary_of_a_size_that_none_has(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(archives, "_MOST_TEXT", 5000)
+        members = nlpl(place / "m")
+        del members["vocab.txt"]
+        path = zipped(place / "m.zip", members | {"vocab.txt.gz": gzip.compress(b"word\n" * 2000)})
+        with pytest.raises(ElmoError, match=r"vocab\.txt\.gz holds more than 5,000 bytes"):
+            elmo.load(path)
+
     def test_a_zip_without_a_model(self, place: Path) -> None:
         with pytest.raises(ElmoError, match=r"a zip without model\.hdf5 or encoder\.pkl: known are"):
             elmo.load(zipped(place / "m.zip", {"README": "x"}))
@@ -130,7 +138,7 @@ class TestTar:
             info = tarfile.TarInfo("weights.th")
             info.type, info.linkname = kind, "/etc/passwd"
             archive.addfile(info)
-        with pytest.raises(ElmoError, match=r"holds a link or a device \('weights\.th'\)"):
+        with pytest.raises(ElmoError, match=r"holds a link, a device or a file with holes \('weights\.th'\)"):
             elmo.load(place / "m.tar.gz")
 
     @pytest.mark.parametrize("name", ["../weights.th", "/weights.th"])
@@ -142,8 +150,37 @@ class TestTar:
         with pytest.raises(ElmoError, match="unpacks to more than 100 times its size"):
             elmo.load(write_archive(place / "m.tar.gz", {}, **{"config.json": "0" * 2**26 + "1" * 2**24}))
 
+    @pytest.mark.parametrize("how", ["gnu", "pax"])
+    def test_a_file_with_holes(self, place: Path, how: str) -> None:
+        """A few hundred bytes that say that they are 8 GiB of zeros."""
+        size = 8**11 - 1
+        with tarfile.open(place / "m.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
+            info = tarfile.TarInfo("weights.th")
+            if how == "pax":
+                name = {"GNU.sparse.name": "weights.th", "GNU.sparse.map": f"{size},0"}
+                info.pax_headers = {"GNU.sparse.size": str(size), "GNU.sparse.numblocks": "1", **name}
+                archive.addfile(info)
+            else:
+                header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+                header[156:157] = tarfile.GNUTYPE_SPARSE
+                header[386:410] = b"%011o\0" % size + b"%011o\0" % 0
+                header[483:495] = b"%011o\0" % size
+                header[148:156] = b" " * 8
+                header[148:156] = b"%06o\0 " % sum(header)
+                assert archive.fileobj is not None
+                archive.fileobj.write(bytes(header))
+        with pytest.raises(ElmoError, match="file with holes"):
+            elmo.load(place / "m.tar.gz")
+
 
 class TestPickle:
+    def test_a_tensor_of_more_numbers_than_are_stored(self, place: Path) -> None:
+        tensors = state_dict(write_model(place / "m", OPTIONS), OPTIONS)
+        name = max(tensors, key=lambda name: tensors[name].numel())
+        torch.save(tensors | {name: torch.zeros(1).expand(tensors[name].shape)}, place / "best.th")
+        with pytest.raises(ElmoError, match=f"{name}' has more numbers than the file stores"):
+            elmo.load(place / "best.th")
+
     @pytest.mark.parametrize("legacy", [False, True])
     def test_code_is_not_run(self, place: Path, legacy: bool) -> None:
         torch.save({"a": Bomb(place / "ran")}, place / "best.th", _use_new_zipfile_serialization=not legacy)
@@ -183,6 +220,17 @@ class TestHdf5:
         members["model.hdf5"] = (place / "m" / "weights.hdf5").read_bytes()
         with pytest.raises(ElmoError, match="CNN/b_cnn_0 is a link to another file: it is not followed"):
             elmo.load(zipped(place / "m.zip", members))
+
+    @pytest.mark.parametrize("chunks", [None, True])
+    def test_weights_of_which_nothing_is_stored(self, place: Path, chunks: bool | None) -> None:
+        write_model(place / "m", small_options(dim=700, projection_dim=300))
+        with h5py.File(place / "m" / "weights.hdf5", "a") as file:
+            name = "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"
+            shape = file[name].shape
+            del file[name]
+            file.create_dataset(name, shape, dtype="<f4", chunks=chunks)
+        with pytest.raises(ElmoError, match="W_0 has far more numbers than the file stores: it is not read"):
+            elmo.load(place / "m")
 
     def test_data_that_lies_in_another_file(self, place: Path) -> None:
         write_model(place / "m", OPTIONS)

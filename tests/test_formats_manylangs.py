@@ -28,6 +28,7 @@ SENTENCES = [
     ["abcabcabcabcabcabc"],
     [],
     ["CAT", "", "a" * 100, "\U0001f408"],
+    ["\u3000", "", "tab\u00a0", "tab"],  # blanks of other scripts are words
 ]
 
 
@@ -75,7 +76,7 @@ def test_a_gpus_encoder_reads_alphabet_and_words_too(folder: Path) -> None:
 def test_in_a_task_model_the_ids_have_a_column_of_words(folder: Path) -> None:
     model = elmo.load(folder)
     ids = model.batch_to_ids(SENTENCES)
-    assert ids.shape == (5, 4, 13)
+    assert ids.shape == (6, 4, 13)
     output = elmo.Elmo(model, dropout=0)(ids)
     for vectors, mask, expected in zip(output.vectors[0], output.mask, model.embed(SENTENCES), strict=True):
         np.testing.assert_allclose(vectors[mask].numpy(force=True), expected, atol=1e-5)
@@ -103,7 +104,7 @@ def test_info_says_what_it_reads(folder: Path) -> None:
     result = run_elmo("info", folder, "--json")
     facts = json.loads(result.stdout)
     assert facts["format"] == "manylangs"
-    assert facts["input"].startswith("characters of an alphabet of 7, a table of 8 words of 4")
+    assert facts["input"].startswith("characters of an alphabet of 7, a table of 10 words of 4")
 
 
 def test_bilm_tf_has_no_place_for_it_and_it_is_not_trained(folder: Path, tmp_path: Path) -> None:

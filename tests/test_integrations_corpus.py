@@ -227,6 +227,14 @@ class TestFolder:
             pass
 
 
+def test_a_finished_folder_has_nothing_half_written_in_it(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    (tmp_path / ".part-00000.jsonl.new-7").write_text("of a worker that was killed")
+    (tmp_path / "part-00000.jsonl").write_text("{}")
+    finish(folder, {"parts": [{"file": "part-00000.jsonl"}]})
+    assert folder.names() == {"part-00000.jsonl", MANIFEST}
+
+
 def test_a_missing_extra_says_what_to_install(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ElmoError, match=r"pip install 'elmo\[ray\]'"):

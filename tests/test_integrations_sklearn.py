@@ -144,6 +144,15 @@ class TestVectorizer:
         with pytest.raises(ElmoError, match=said):
             ElmoVectorizer(folder).transform(given)
 
+    def test_a_table_is_no_list_of_sentences(self, folder: str) -> None:
+        class Frame(list[str]):  # iterated over, it gives the names of its columns
+            columns = ("text",)
+
+        column = ["We sat .", "It purred"]
+        for table in (Frame(["text"]), np.array(column)[:, None], np.array(column, object)[:, None]):
+            with pytest.raises(ElmoError, match="not a table: give its column of text"):
+                ElmoVectorizer(folder).transform(table)
+
     def test_a_state_that_depends_on_other_samples_is_refused(self, folder: str) -> None:
         with pytest.raises(ElmoError, match="give zero or warm"):
             ElmoVectorizer(folder, state="carry").fit(SENTENCES)

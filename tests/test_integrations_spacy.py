@@ -211,6 +211,13 @@ class TestRoundTrips:
         again: Any = spacy.load(tmp_path / "pipeline")
         assert again.get_pipe("elmo").to_bytes() == nlp.get_pipe("elmo").to_bytes()
 
+    def test_the_embedded_model_takes_the_place_of_another(self, nlp: Any, tmp_path: Path) -> None:
+        nlp.to_disk(tmp_path / "pipeline")
+        default = pipeline(None)
+        default.to_disk(tmp_path / "pipeline")
+        again = spacy.load(tmp_path / "pipeline")
+        assert np.array_equal(again(TEXT)._.elmo, default(TEXT)._.elmo)
+
     def test_documents_keep_their_vectors_and_get_their_hooks_again(self, nlp: Any) -> None:
         doc = nlp(TEXT)
         stored: Any

@@ -57,7 +57,9 @@ def read(path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("settings", [{}, {"layers": "all"}, {"pool": "mean"}, {"layers": [0, 1], "pool": "max"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"layers": "all"}, {"pool": "mean"}, {"layers": [0, 1], "pool": "max"}, {"layers": "mix"}]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_file_holds_what_the_embedder_yields(
     model: elmo.Model, tmp_path: Path, format: FileFormat, settings: dict[str, Any], dtype: str

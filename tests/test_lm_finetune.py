@@ -238,6 +238,45 @@ class TestWithoutHead:
         name = "forwards.0.kernel"
         assert not torch.equal(elmo.load(tmp_path / "all").bilm.get_parameter(name), model.bilm.get_parameter(name))
 
+    @pytest.mark.parametrize(
+        ("epochs", "sets"), [(1, ()), (3, ("data.rows=24",)), (3, ("train.steps=5",)), (3, ("train.epochs=1",))]
+    )
+    def test_a_short_run_is_not_all_the_head_s(
+        self, model: elmo.Model, text: Path, tmp_path: Path, epochs: int, sets: tuple[str, ...]
+    ) -> None:
+        tuned(replace(model, head=None), text, tmp_path / "out", epochs=epochs, sets=sets)
+        name = "forwards.0.kernel"
+        assert not torch.equal(elmo.load(tmp_path / "out").bilm.get_parameter(name), model.bilm.get_parameter(name))
+
+
+def test_an_epoch_is_that_of_the_rows_that_were_asked_for(model: elmo.Model, corpus: Corpus) -> None:
+    paces = [finetune_settings(replace(model, head=None), corpus, sets=(f"data.rows={n}",)).train for n in (4, 16)]
+    few, many = (each.head_steps or 0 for each in paces)
+    assert 3.5 * many <= few <= 4.5 * many + 4
+    assert paces[0].validate_every > 3 * paces[1].validate_every
+
+
+class TestSettingsOfNoUse:
+    @pytest.mark.parametrize(
+        ("one", "message"),
+        [
+            ("train.validate_first=false", "compared with the model before it"),
+            ("model.lstm.cell_clip=5", "the model to fine-tune says what it is"),
+        ],
+    )
+    def test_are_refused_before_the_work(
+        self, model: elmo.Model, text: Path, tmp_path: Path, one: str, message: str
+    ) -> None:
+        with pytest.raises(ElmoError, match=message):
+            tuned(model, text, tmp_path / "out", sets=(one,))
+        assert left_in(tmp_path) == {"law.txt"}
+
+    def test_prepared_text_is_not_prepared_again(self, model: elmo.Model, corpus: Corpus, tmp_path: Path) -> None:
+        config = FinetuneConfig(prepare=PrepareConfig(valid_share=0.2, max_words=100, seed=3))
+        with pytest.raises(ElmoError, match=r"leave out what says how \(max_words, valid_share\)"):
+            finetune(model, [str(corpus.folder)], tmp_path / "out", config, device="cpu")
+        assert not (tmp_path / "out.finetune").exists()
+
 
 class TestResume:
     @pytest.mark.parametrize("step", [1, 17])

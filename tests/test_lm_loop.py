@@ -66,11 +66,22 @@ class Settings:
 class Line(Trainable[Tensor, Stepped, Validated]):
     """Learns `y = 3 x` by gradient descent with momentum; held out is `y = x`, so it is best on its way."""
 
-    def __init__(self, *, late: bool = False, bad_from: int | None = None, data: str = "a", **changes: Any) -> None:
+    needs_less = "a shorter line needs less"
+
+    def __init__(
+        self,
+        *,
+        late: bool = False,
+        bad_from: int | None = None,
+        bad: Exception | None = None,
+        data: str = "a",
+        **changes: Any,
+    ) -> None:
         self.loop = self._settings = Settings(**changes)
         self.steps, self.ranks = self._settings.steps, Ranks()
         self.slope, self.momentum = torch.zeros(2), torch.zeros(2)
         self._late, self._bad_from, self._data = late, bad_from, data
+        self._bad = bad or ElmoError("the data ends here")
 
     @property
     def units_a_step(self) -> int:
@@ -81,7 +92,7 @@ class Line(Trainable[Tensor, Stepped, Validated]):
         while True:
             step += 1
             if step == self._bad_from:
-                raise ElmoError("the data ends here")
+                raise self._bad
             yield torch.randn(5, 2, generator=torch.Generator().manual_seed(step))
 
     def takes(self, reads: Iterator[Tensor]) -> Iterator[Stepped]:
@@ -291,3 +302,9 @@ class TestResume:
     def test_an_error_of_the_data_names_the_last_good_checkpoint(self, tmp_path: Path) -> None:
         with pytest.raises(ElmoError, match=r"the data ends here; the last good checkpoint is of step 8: "):
             run_training(Line(bad_from=11), tmp_path)
+
+    def test_too_little_memory_is_an_error_that_says_what_to_do(self, tmp_path: Path) -> None:
+        full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total of")
+        message = r"^CUDA out of memory: a shorter line needs less; the last good checkpoint is of step 8: "
+        with pytest.raises(ElmoError, match=message):
+            run_training(Line(bad_from=11, bad=full), tmp_path)

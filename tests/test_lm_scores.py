@@ -395,6 +395,14 @@ class TestCommands:
             wanted = (one.forward_total, one.backward_total, one.perplexity)
             assert tuple(map(float, row[:3])) == pytest.approx(wanted, rel=1e-4)
 
+    def test_a_link_stays_one_and_what_it_points_to_is_written(self, folder: Path, text: Path, tmp_path: Path) -> None:
+        (tmp_path / "old.tsv").write_text("old")
+        (tmp_path / "link.tsv").symlink_to("old.tsv")
+        result = run_elmo("score", folder, text, "-o", tmp_path / "link.tsv", "--format", "tsv", "--overwrite")
+        assert result.returncode == 0, result.stderr
+        assert (tmp_path / "link.tsv").is_symlink()
+        assert len((tmp_path / "old.tsv").read_text(encoding="utf-8").splitlines()) == 3
+
     def test_substitutes_by_place_and_by_word(self, folder: Path, model: elmo.Model) -> None:
         by_place = run_elmo("substitutes", folder, "the cat sat", "--position", 1, "-k", 3, "--json")
         by_word = run_elmo("substitutes", folder, "the cat sat", "--word", "cat", "-k", 3)
@@ -415,6 +423,7 @@ class TestCommands:
             (["perplexity", "M", "-"], "no word in it"),
             (["score", "M", "TEXT", "--format", "csv"], "--format is 'csv': give jsonl or tsv"),
             (["score", "M", "TEXT", "-o", "TEXT"], "exists: --overwrite replaces it"),
+            (["score", "M", "TEXT", "-o", "/dev/null", "--overwrite"], "/dev/null is no plain file"),
             (["score", "M", "BYTES", "-o", "out.jsonl"], "line 2: not UTF-8"),
             (["substitutes", "M", "a b", "--position", "2"], "from 0 to 1"),
             (["substitutes", "M", "a b"], "give --position N (from 0) or --word W"),

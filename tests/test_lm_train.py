@@ -374,6 +374,13 @@ class TestRun:
             pretrain(config(train__tensorboard=True), small_corpus(), tmp_path)
 
 
+def test_a_loss_beyond_all_perplexities_is_an_infinite_one() -> None:
+    found = Validated(8, forward=800.0, backward=3.0, positions=10)
+    assert found.line()["valid_perplexity_forward"] == math.inf
+    assert found.line()["valid_perplexity_backward"] == pytest.approx(math.exp(3))
+    assert Validated.of_line(found.line()) == found
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("kind", ["sampled", "full"])
 def test_losses_are_the_same_on_a_gpu(kind: str) -> None:

@@ -184,7 +184,9 @@ class TestScalarMix:
         for layer in layers.numpy():
             counted = layer[mask.numpy()]
             expected += 0.5 * (layer - counted.mean()) / np.sqrt(counted.var() + 1e-12)
-        np.testing.assert_allclose(ScalarMix(2, layer_norm=True)(layers, mask).detach(), expected, atol=1e-6)
+        for kind in (torch.bool, torch.int64, torch.float32):
+            mixed = ScalarMix(2, layer_norm=True)(layers, mask.to(kind)).detach()
+            np.testing.assert_allclose(mixed, expected, atol=1e-6)
 
     def test_fixed_weights_are_not_trained(self) -> None:
         mix = ScalarMix(2, weights=[0.0, -1e9])

@@ -227,6 +227,16 @@ class TestHeldOut:
         with pytest.raises(ElmoError, match=r"in\.txt is given for training and as held-out text"):
             run(text, tmp_path / "out", valid=[str(text)])
 
+    def test_nor_by_another_name(self, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "link.txt").symlink_to(text)
+        for name in ("./in.txt", "in*.txt", "link.txt", f"../{tmp_path.name}//in.txt"):
+            with pytest.raises(ElmoError, match="is given for training and as held-out text"):
+                run(text, tmp_path / "out", valid=[name])
+        once = run(text, tmp_path / "once")
+        run([text, Path("in.txt"), Path("link.txt")], tmp_path / "thrice")
+        assert content(tmp_path / "thrice") == content(once.folder)
+
     def test_given_text_without_a_word_is_refused(self, text: Path, tmp_path: Path) -> None:
         (tmp_path / "blank.txt").write_text(" \n\n")
         with pytest.raises(ElmoError, match="no word in the held-out text"):
@@ -376,6 +386,22 @@ class TestAgain:
         run(text, tmp_path / "out", overwrite=True)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out"]
 
+    def test_what_a_run_has_written_is_no_text_of_its_own(self, text: Path, tmp_path: Path) -> None:
+        def cut(*_: object) -> None:
+            if list(tmp_path.glob("out.partial/part-*")):
+                raise KeyboardInterrupt
+
+        whole = run(text, tmp_path.parent / f"{tmp_path.name}-whole")
+        pattern, out = str(tmp_path / "*"), tmp_path / "out"
+        with pytest.raises(KeyboardInterrupt):
+            prepare([pattern], out, workers=1, report=cut)
+        run(Path(pattern), out, resume=True)
+        assert content(out) == content(whole.folder)
+        run(Path(pattern), out, overwrite=True)
+        assert content(out) == content(whole.folder)
+        with pytest.raises(ElmoError, match="all the text that was given lies in"):
+            run(out / "vocab.txt", out, overwrite=True)
+
     def test_a_damaged_part_is_named(self, text: Path, tmp_path: Path) -> None:
         def cut(*_: object) -> None:
             for path in tmp_path.glob("out.partial/part-*"):
@@ -416,12 +442,17 @@ class TestAgain:
     def test_two_runs_do_not_write_into_the_same_folder(self, text: Path, tmp_path: Path) -> None:
         pytest.importorskip("fcntl", reason="this system has no file locks")
 
+        tried = 0
+
         def second(stage: str, done: Any, total: int) -> None:
+            nonlocal tried
             if stage == "writing":
+                tried += 1
                 with pytest.raises(ElmoError, match="another run is writing"):
                     run(text, tmp_path / "out", overwrite=True)
 
         prepare([str(text)], tmp_path / "out", workers=1, report=second)
+        assert tried
         assert len(Corpus.open(tmp_path / "out").vocab) > 3
 
 
@@ -493,8 +524,9 @@ class TestCommand:
         shared = [name for name in content(tmp_path / "read") if name != "manifest.json"]
         for name in shared:
             assert (tmp_path / "piped" / name).read_bytes() == (tmp_path / "read" / name).read_bytes()
-        message = self.refused(tmp_path, "prepare", "-", "-o", tmp_path / "o", "--resume", stdin=b"a\n")
-        assert "cannot come from standard input" in message
+        for out in ("o", "piped"):
+            message = self.refused(tmp_path, "prepare", "-", "-o", tmp_path / out, "--resume", stdin=b"a\n")
+            assert "cannot come from standard input" in message
 
     def test_unknown_words_that_cannot_be_learned_are_told(self, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_text("a b\n\nb c\n")

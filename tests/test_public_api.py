@@ -18,9 +18,9 @@ PACKAGE = Path(elmo.__file__).parent
 # From the bottom up: a module imports only from rows below its own (docs/design.md).
 ROWS = [
     ["errors"],
-    ["config", "files", "lines", "options", "progress", "text", "transfer", "vocab"],
+    ["config", "files", "lines", "memory", "options", "progress", "text", "transfer", "vocab"],
     ["chars", "word_cache"],
-    ["lm", "lm.corpus", "lm.reading"],
+    ["lm", "lm.corpus", "lm.perplexity", "lm.reading"],
     ["lm.parts"],
     ["lm.merge", "lm.work"],
     ["lm.shards"],

@@ -23,6 +23,7 @@ from schemathesis import GenerationMode
 import elmo
 from elmo.explore.neighbours import Query, nearest
 from elmo.serve.app import create_app
+from elmo.serve.guard import host_name
 from elmo.serve.messages import EmbedRequest
 from elmo.serve.routes import PATHS
 from elmo.serve.settings import Settings
@@ -276,7 +277,7 @@ class TestWhoMayAsk:
         assert locked.get(path).status_code == 200
         assert locked.post(path).status_code == 401  # it would take a place
 
-    @pytest.mark.parametrize("name", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "elmo.example"])
+    @pytest.mark.parametrize("name", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "elmo.example."])
     def test_who_calls_the_server_by_a_name_of_its_own(self, local: Client, name: str) -> None:
         assert local.get("/v1/models", headers={"Host": name}).status_code == 200
 
@@ -351,3 +352,8 @@ def test_no_request_that_the_description_allows_or_forbids_breaks_the_server(pat
             problem(answer)
 
     check()
+
+
+def test_a_name_may_be_given_as_a_browser_shows_it() -> None:
+    names = ["elmo.example:8000", "Elmo.Example.", "[::2]:8000", "::2", "10.0.0.7:80"]
+    assert [host_name(name) for name in names] == ["elmo.example", "elmo.example", "::2", "::2", "10.0.0.7"]

@@ -176,7 +176,7 @@ def test_at_loopback_without_a_key_the_server_has_names(folder: Path) -> None:
             asked.request("GET", "/healthz", headers={"Host": f"{name}:{server.port}"})
             return asked.getresponse().status
 
-    with Server(folder, "--allow-host", "elmo.example", threads=1) as server:
+    with Server(folder, "--allow-host", "Elmo.example:8000", threads=1) as server:
         assert {name: status(server, name) for name in ("localhost", "elmo.example", "evil.example")} == {
             "localhost": 200,
             "elmo.example": 200,

@@ -21,9 +21,11 @@ def test_a_vocabulary_survives_a_round_trip(tmp_path: Path) -> None:
     assert list(Vocabulary.read(str(tmp_path / "v"))) == words
 
 
-def test_a_word_with_a_line_break_is_not_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("word", ["a\nb", "a\r"])
+def test_a_word_with_a_line_break_is_not_written(tmp_path: Path, word: str, exact: bool) -> None:
     with pytest.raises(ElmoError, match="has a line break"):
-        Vocabulary(["<S>", "</S>", "<UNK>", "a\nb"]).write(tmp_path / "v")
+        Vocabulary(["<S>", "</S>", "<UNK>", word]).write(tmp_path / "v", exact=exact)
 
 
 def test_the_special_words_are_needed(tmp_path: Path) -> None:
@@ -38,3 +40,15 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "v").write_bytes(b"\xff")
     with pytest.raises(ElmoError, match="not UTF-8"):
         Vocabulary.read(tmp_path / "v")
+
+
+def test_white_space_around_a_word_is_kept_where_all_of_a_line_is_the_word(tmp_path: Path) -> None:
+    vocab = Vocabulary(["<S>", "</S>", "<UNK>", "\u3000", "", "a\u00a0", "a", "!!!MAXTERMID"])
+    vocab.write(tmp_path / "v", exact=True)
+    assert Vocabulary.read(tmp_path / "v", exact=True).words == vocab.words
+
+
+@pytest.mark.parametrize("word", ["\u3000", "a\u00a0", " a", "!!!MAXTERMID"])
+def test_a_word_that_would_be_read_as_another_is_not_written(tmp_path: Path, word: str) -> None:
+    with pytest.raises(ElmoError, match="would be another one, or none"):
+        Vocabulary(["<S>", "</S>", "<UNK>", word]).write(tmp_path / "v")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,3 +56,18 @@ def test_a_word_met_again_is_not_encoded_again() -> None:
     cache.vectors(["a", "c"])
     assert encoded == ["a", "b", "c"]
     assert (cache.hits, cache.misses) == (3, 3)
+
+
+def test_words_whose_vectors_were_not_stored_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = WordCache(2, lambda words: torch.tensor([float(word) for word in words])[:, None])
+    cache.vectors(["1", "2"])
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.Tensor, "index_copy_", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache._store(["3"], torch.tensor([[3.0]]))
+    monkeypatch.undo()
+    for words in (["1", "2"], ["3", "4"], ["1", "3"]):
+        assert cache.vectors(words)[0].flatten().tolist() == [float(word) for word in words]

@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Unpack, cast, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elmo.chars import model_batch
-from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors, as_tokens
+from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors, as_tokens, refuse_string
 from elmo.errors import ElmoError
 from elmo.formats import Format, left_out, read_model, write_model
 from elmo.formats.bundle import Bundle
@@ -55,7 +56,6 @@ class Model(Bundle):
                 over the tokens), `precision`, `state` ("zero", "carry", "warm"), `dtype`, `batch_tokens` (by the
                 device if not given), `batch_size`.
         """
-        _refuse_string(sentences)
         return self.embedder(device=device, **settings).embed(sentences)
 
     def embed_iter(
@@ -76,7 +76,10 @@ class Model(Bundle):
         asked = EmbedSettings(**settings)
         if self.network.loaded and any(weight.requires_grad for weight in self.bilm.parameters()):
             return Embedder(self, asked, device=device)
-        weights = (str(device), fingerprint(self.bilm) if self.network.loaded else None)
+        mix = () if self.mix is None else self.mix.parameters()
+        warm = () if self.warm is None else (self.warm.m, self.warm.c)
+        network = self.bilm.parameters() if self.network.loaded else ()
+        weights = (str(device), self.network.loaded, fingerprint(chain(network, mix, warm)))
         with _LOCK:
             if (asked, weights) not in self._embedders:
                 alike = [e for (_, others), e in self._embedders.items() if others == weights]
@@ -99,7 +102,6 @@ class Model(Bundle):
                 read side by side, and each goes on from the one that many before it, which is faster), and
                 `precision`, `batch_tokens`, `engine` as in `EmbedSettings`.
         """
-        _refuse_string(sentences)
         return list(self.score_iter(sentences, device=device, **settings))
 
     def score_iter(
@@ -109,6 +111,7 @@ class Model(Bundle):
 
         An empty sentence has one prediction in each direction, and leaves a carried state as it was.
         """
+        refuse_string(sentences)
         return self._scorer(device, settings).score(map(as_tokens, sentences))
 
     def perplexity(
@@ -130,7 +133,7 @@ class Model(Bundle):
             **settings: those of `score`, but `state` is "carry" if not given: the text is one stream, as where
                 training validates.
         """
-        _refuse_string(sentences)
+        refuse_string(sentences)
         carried: ScoreOptions = {"state": "carry"}
         scorer = self._scorer(device, carried | settings)
         return perplexity(scorer.score(without_boundaries(map(as_tokens, sentences))), report)
@@ -184,7 +187,7 @@ class Model(Bundle):
 
         With a table of words beside the characters there is one more column, of the words: `(B, T, C + 1)`.
         """
-        _refuse_string(sentences)
+        refuse_string(sentences)
         vocab = self.words if self.config.n_words is not None else None
         return torch.from_numpy(model_batch([as_tokens(sentence) for sentence in sentences], self.config, vocab))
 
@@ -193,6 +196,7 @@ class Model(Bundle):
 
         It is the mean of the states that the sentences leave behind when each starts from the one before.
         """
+        refuse_string(sentences)
         embedder = Embedder(self, EmbedSettings(layers="top", state="carry", batch_size=1))
         m, c, count = torch.tensor(0.0), torch.tensor(0.0), 0
         for window in embedder.windows(map(as_tokens, sentences)):
@@ -203,15 +207,21 @@ class Model(Bundle):
         return replace(self, warm=State(m / count, c / count))
 
 
-def _refuse_string(sentences: object) -> None:
-    if isinstance(sentences, str):
-        raise ElmoError(f"a list of sentences is expected, not the string {sentences[:40]!r}: put it in a list")
+def fingerprint(weights: Iterable[Tensor]) -> tuple[object, ...]:
+    """What changes with weights, without reading all of them: PyTorch counts what is written to a tensor in place.
+
+    It does not count what is written to its `.data`, as some optimizers do, and nothing in inference mode: where the
+    tensors are and a few of their values tell of most of that.
+    """
+    return tuple(
+        (w.data_ptr(), 0 if w.is_inference() else w._version, tuple(_some(w.detach().reshape(-1)))) for w in weights
+    )
 
 
-def fingerprint(network: nn.Module) -> tuple[object, ...]:
-    """Where the weights are and a few of their values: an optimizer's step or another load changes it."""
-    flat = [weight.detach().reshape(-1) for weight in network.parameters()]
-    return tuple((w.data_ptr(), tuple(w[:: max(1, len(w) // _VALUES_SAMPLED)].tolist())) for w in flat)
+def _some(values: Tensor) -> list[float]:
+    """A few of the values, from other columns as well as other rows: the step is odd, widths hardly ever are."""
+    found: list[float] = values[:: len(values) // _VALUES_SAMPLED | 1].tolist()
+    return found
 
 
 def load(

@@ -5,6 +5,7 @@ Nothing heavy is imported before a command runs, so `elmo --help` starts at once
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elmo import __version__
-from elmo.command_io import load_model, open_lines, sentences_of
+from elmo.command_io import load_model, open_lines, sentences_of, told_of_resuming
 from elmo.errors import ElmoError
 from elmo.explore.command import neighbours
 from elmo.lm.command import finetune, perplexity, prepare, pretrain, score, substitutes, vocab
@@ -171,7 +172,7 @@ def embed(
             if to_stdout:
                 _embed_to_stdout(embedder, sentences, report)
             else:
-                try:
+                with told_of_resuming(out, overwrite=overwrite):
                     done = embed_file(
                         embedder,
                         sentences,
@@ -184,9 +185,6 @@ def embed(
                         about_input={"tokenize": language if tokenize else None},
                         report=report,
                     )
-                except KeyboardInterrupt:
-                    print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
-                    raise
                 if not quiet:
                     print(f"{out}: {done.sentences:,} sentences, {done.tokens:,} tokens", file=sys.stderr)
     if verbose:
@@ -338,10 +336,10 @@ def export(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Write a model as ONNX, for programs without PyTorch: character ids and states in, layers and states out."""
-    from elmo.formats.onnx import check_target
+    from elmo.files import check_new_file
     from elmo.formats.onnx import export as write
 
-    check_target(Path(out), overwrite=overwrite)
+    check_new_file(Path(out), overwrite=overwrite)
     write(load_model(model, options, vocab), Path(out), int8=int8, overwrite=overwrite)
     print(f"{out}: {Path(out).stat().st_size / 1e6:,.1f} MB")
 
@@ -375,6 +373,8 @@ app.add_typer(plot_app, name="plot")
 
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file or a pipe is UTF-8, as the text that is read
+        sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
     try:
         app(standalone_mode=True)
     except ElmoError as error:
@@ -386,11 +386,17 @@ def main() -> None:
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # PyTorch's, which is not imported to say so
+            raise
+        reason = str(error).partition(". ")[0]
+        print(f"error: {reason}: smaller batches, as by --batch-tokens, need less", file=sys.stderr)
+        sys.exit(2)
 
 
 def _refuse(given: dict[str, object], why: str) -> None:
     for name, value in given.items():
-        if value not in (None, False):
+        if value is not None and value is not False:
             raise ElmoError(f"{name} {why}")
 
 

@@ -53,9 +53,21 @@ def sentences_of(lines: LineReader, tokenize: bool, language: str) -> Iterator[l
 
 
 @contextmanager
+def told_of_resuming(out: str | Path | None, *, overwrite: bool = False) -> Iterator[None]:
+    """Say on Ctrl-C how a run that writes to `out` goes on, if it writes anything."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is not None:
+            how = "--resume in the place of --overwrite" if overwrite else "--resume"
+            print(f"\ninterrupted; the same command with {how} goes on with {out}", file=sys.stderr)
+        raise
+
+
+@contextmanager
 def open_output(out: str, *, overwrite: bool) -> Iterator[Callable[[str], object]]:
     """What writes text to standard output, line by line, or to a file that is there when all is written."""
-    from elmo.files import new_file
+    from elmo.files import check_new_file, new_file
 
     if out == "-":
         if sys.stdout is None:
@@ -66,9 +78,6 @@ def open_output(out: str, *, overwrite: bool) -> Iterator[Callable[[str], object
 
         yield write
         return
-    if Path(out).is_dir() or (Path(out).exists() and not overwrite):
-        raise ElmoError(
-            f"{out} is a folder: give a file" if Path(out).is_dir() else f"{out} exists: --overwrite replaces it"
-        )
+    check_new_file(Path(out), overwrite=overwrite)
     with new_file(Path(out)) as beside, beside.open("w", encoding="utf-8") as file:
         yield file.write

@@ -217,7 +217,7 @@ class Embedder:
         parts += [self._warm.m, self._warm.c] if self._warm is not None else []
         weights = (self._network.read(name) for name in weight_shapes(self.config))
         for tensor in itertools.chain(weights, parts):
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         if self._vocab is not None:
             digest.update("\n".join(self._vocab).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
@@ -227,6 +227,7 @@ class Embedder:
 
         A sentence is a list of tokens, or a string that is split at white space.
         """
+        refuse_string(sentences)
         vectors: list[Vectors] = []
         for window in self.windows(map(as_tokens, sentences), ahead=True):
             vectors += window.vectors
@@ -237,6 +238,10 @@ class Embedder:
 
         A sentence is a list of tokens, or a string that is split at white space.
         """
+        refuse_string(sentences)
+        return self._one_by_one(sentences)
+
+    def _one_by_one(self, sentences: Iterable[Sentence]) -> Iterator[Vectors]:
         for window in self.windows(map(as_tokens, sentences)):
             vectors = window.vectors[::-1]
             del window  # what was taken is not held while the next window is computed
@@ -308,7 +313,7 @@ class Embedder:
             table_NP, new_words = self.cache.vectors(numbered.words)
             started = _Started(group, new_words)
             if not carry and self._begun is None:
-                self._begun = self._begin(table_NP)
+                self._begun = self._begin()
             nothing = self.zero_state(0)
             carried = nothing if state is None else state.to(nothing.m)
             ends, order = [nothing], [np.zeros(0, dtype=np.int64)]
@@ -342,13 +347,16 @@ class Embedder:
             yield order[start : start + rows]
             start += rows
 
-    def _begin(self, table_NP: Tensor) -> State:
+    def _begin(self) -> State:
         """The state, of one row, behind the boundary that each direction meets first, where all start alike.
 
-        Nobody asks what the last boundary gives, so no sentence need run over either: 2 tokens of about 20 saved.
+        Nobody asks what the last boundary gives, so no sentence need run over either: 2 tokens of about 20 saved. The
+        two are encoded by themselves: a vector's last bits may depend on those that are computed with it, and what
+        every sentence starts from must not depend on which came first.
         """
         both = torch.tensor([[_BOS], [_EOS]])  # a row for each
-        end = self._engine.contextualise(table_NP[:2], both, self.start_state(), layers=self.layers).state
+        table_2P = self._encode([BOS, EOS])
+        end = self._engine.contextualise(table_2P, both, self.start_state(), layers=self.layers).state
         m, c = (torch.stack([part[:, 0, :1], part[:, 1, 1:]], dim=1) for part in (end.m, end.c))
         return State(m, c)
 
@@ -511,6 +519,12 @@ def _pooled(reduced: Tensor, real_BT: NDArray[np.bool_], pool: Pool) -> Tensor:
 
 def _lengths(sentences: list[list[str]]) -> Int64s:
     return np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+
+
+def refuse_string(sentences: object) -> None:
+    """Refuse one string where sentences are expected: each of its letters would be one."""
+    if isinstance(sentences, str):
+        raise ElmoError(f"a list of sentences is expected, not the string {sentences[:40]!r}: put it in a list")
 
 
 def as_tokens(sentence: Sentence) -> list[str]:

@@ -15,15 +15,24 @@ import h5py
 from elmo.errors import ElmoError
 
 
+def check_new_file(path: Path, *, overwrite: bool) -> None:
+    """Refuse, before any work is done, to write where a folder or a device is, or a file that is to stay."""
+    if path.exists() and not path.is_file():
+        raise ElmoError(f"{path} is {'a folder' if path.is_dir() else 'no plain file'}: give the name of a file")
+    if path.exists() and not overwrite:
+        raise ElmoError(f"{path} exists: --overwrite replaces it")
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a path to write to; it takes `path`'s place when the block ends well, and is removed when it does not."""
-    beside = _beside(path)
+    target = path.resolve()  # a link stays one: what it points to is written
+    beside = _beside(target)
     try:
         yield beside
-        with beside.open("rb") as written:
+        with beside.open("r+b") as written:  # Windows brings to the disk what is open for writing
             os.fsync(written.fileno())
-        beside.replace(path)
+        beside.replace(target)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:

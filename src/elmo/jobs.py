@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from elmo.config import read_json
-from elmo.embed import Embedder, Sentence, Window, as_tokens
+from elmo.embed import Embedder, Sentence, Window, as_tokens, refuse_string
 from elmo.errors import ElmoError
 from elmo.files import cannot_write, locked, new_file
 from elmo.model import State
@@ -85,6 +85,7 @@ def embed_file(
     Returns:
         How many sentences and tokens the file holds.
     """
+    refuse_string(sentences)
     path = Path(out).resolve()  # a link stays one: what it points to is written
     chosen = format_of(path) if format is None else format
     check_format(chosen, sentence_to_index=sentence_to_index, sentence_keys=sentence_keys)

@@ -334,7 +334,7 @@ class ScalarMix(nn.Module):
         return mixed
 
     def _normalise(self, x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
-        counted = x_BTD if mask_BT is None else x_BTD[mask_BT]
+        counted = x_BTD if mask_BT is None else x_BTD[mask_BT.bool()]
         if counted.numel() == 0:  # nothing to take a mean of, and NaN would spread
             return x_BTD
         variance, mean = torch.var_mean(counted, correction=0)

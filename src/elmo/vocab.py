@@ -12,22 +12,26 @@ SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")
 NOT_A_WORD = "!!!MAXTERMID"  # a line that the 1 Billion Word Benchmark's vocabulary carries; bilm-tf skips it
 
 
-def read_words(path: str | PathLike[str]) -> list[str]:
-    """The words of a vocabulary file, in its order, whichever they are."""
+def read_words(path: str | PathLike[str], *, exact: bool = False) -> list[str]:
+    """The words of a vocabulary file, in its order, whichever they are.
+
+    Like bilm-tf, without white space around them and without one line that its vocabulary carries; unless all of a
+    line is the word (`exact`), as in a native folder.
+    """
     try:
-        return words_in(Path(path).read_text(encoding="utf-8"))
+        return words_in(Path(path).read_text(encoding="utf-8"), exact=exact)
     except OSError as error:
         raise ElmoError(f"cannot read the vocabulary {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ElmoError(f"the vocabulary {path} is not UTF-8 (byte {error.start})") from error
 
 
-def words_in(text: str) -> list[str]:
-    """The words of a vocabulary file's text."""
+def words_in(text: str, *, exact: bool = False) -> list[str]:
+    """The words of a vocabulary file's text, as `read_words` has them."""
     lines = text.split("\n")
     if lines and not lines[-1]:
         lines.pop()
-    return [word for word in map(str.strip, lines) if word != NOT_A_WORD]
+    return lines if exact else [word for word in map(str.strip, lines) if word != NOT_A_WORD]
 
 
 class Vocabulary:
@@ -43,9 +47,9 @@ class Vocabulary:
         self._unknown = self._ids["<UNK>"]
 
     @classmethod
-    def read(cls, path: str | PathLike[str]) -> Vocabulary:
-        """Read a vocabulary file."""
-        return cls.named(read_words(path), str(path))
+    def read(cls, path: str | PathLike[str], *, exact: bool = False) -> Vocabulary:
+        """Read a vocabulary file, as `read_words` does."""
+        return cls.named(read_words(path, exact=exact), str(path))
 
     @classmethod
     def named(cls, words: Iterable[str], name: str) -> Vocabulary:
@@ -55,11 +59,14 @@ class Vocabulary:
         except ElmoError as error:
             raise ElmoError(f"{name}: {error}") from error
 
-    def write(self, path: Path) -> None:
-        """Write the vocabulary file."""
-        if torn := next((word for word in self.words if "\n" in word), None):
+    def write(self, path: Path, *, exact: bool = False) -> None:
+        """Write the vocabulary file; words that `read_words` would not read again as they are, are refused."""
+        if torn := next((word for word in self.words if "\n" in word or "\r" in word), None):
             raise ElmoError(f"the word {torn!r} has a line break: a vocabulary file has one word a line")
-        path.write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8")
+        lost = None if exact else next((word for word in self.words if words_in(word + "\n") != [word]), None)
+        if lost is not None:
+            raise ElmoError(f"the word {lost!r} would be another one, or none, in a vocabulary of bilm-tf's")
+        path.write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8", newline="\n")
 
     def ids(self, words: Sequence[str]) -> list[int]:
         """Ids of words; one that is not here is `<UNK>`."""

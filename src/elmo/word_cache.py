@@ -78,14 +78,15 @@ class WordCache:
         rows = [row for row, word in enumerate(words) if len(word) <= self._LONGEST_WORD][-self._capacity :]
         kept = [words[row] for row in rows]
         slots = self._make_room(len(kept))
-        for slot, word in zip(slots.tolist(), kept, strict=True):
-            self._words[slot] = word
-            self._slots[word] = slot
         self._meet(slots)
         if self._table_NP is None:
             self._table_NP = encoded_NP.new_empty(self._capacity, encoded_NP.shape[1])
         stored_NP = encoded_NP.index_select(0, to_device(np.array(rows, dtype=np.int64), encoded_NP.device))
         self._table_NP.index_copy_(0, to_device(slots, stored_NP.device), stored_NP)
+        # Last: where a user's Ctrl-C comes before, the words are not known yet.
+        for slot, word in zip(slots.tolist(), kept, strict=True):
+            self._words[slot] = word
+            self._slots[word] = slot
 
     def _make_room(self, count: int) -> Int64s:
         """Slots for new words: those that are free, then those of the words that were met longest ago."""
@@ -96,5 +97,6 @@ class WordCache:
             return free
         oldest = np.argpartition(self._met[:used], count - len(free) - 1)[: count - len(free)]
         for slot in oldest.tolist():
-            del self._slots[self._words[slot]]
+            self._slots.pop(self._words[slot], None)
+            self._words[slot] = ""
         return np.concatenate([free, oldest])

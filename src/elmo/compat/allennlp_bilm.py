@@ -240,7 +240,7 @@ class _ElmoBiLm(nn.Module):
 
     def _engine(self) -> Engine:
         """The fast network, packed anew when a weight has changed: for where no gradient is asked for."""
-        weights = fingerprint(self)
+        weights = fingerprint(self.parameters())
         if self._packed is None or self._packed[0] != weights:
             self._packed = weights, make_engine(self._network(), "fp32", "auto")[0]
         return self._packed[1]

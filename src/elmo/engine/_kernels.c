@@ -37,7 +37,7 @@ typedef struct {
 } Weights;
 
 typedef struct {
-    atomic_int arrived, round;
+    atomic_int arrived, round, abandoned;
 } Barrier;
 
 typedef struct {
@@ -101,9 +101,12 @@ static void wait_for_all(Barrier *barrier, int parts) {
         return;
     }
     /* No pause instruction: under a hypervisor a loop of them gives the core away. */
-    for (int tries = 0; atomic_load_explicit(&barrier->round, memory_order_acquire) == round; tries++)
+    for (int tries = 0; atomic_load_explicit(&barrier->round, memory_order_acquire) == round; tries++) {
+        if (atomic_load_explicit(&barrier->abandoned, memory_order_relaxed))
+            return; /* the caller was interrupted before its part: nobody will look at the result */
         if (tries > 100000)
             sched_yield(); /* more threads than cores: let the others come */
+    }
 }
 
 static int64_t share(int64_t count, int part, int parts) { return count * part / parts; }

@@ -8,13 +8,14 @@ Shapes: N rows of a product, I its inputs, O its outputs; the LSTM's are those o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -141,18 +142,34 @@ class _Team:
         self._pool: ThreadPoolExecutor | None = None
         self._size = 0
 
-    def run(self, function: Callable[[int, int], None], parts: int) -> None:
-        """Call `function(part, parts)` for every part at the same time; the caller does the first."""
+    def run(self, function: Callable[[int, int], None], parts: int, abandon: Callable[[], object]) -> None:
+        """Call `function(part, parts)` for every part at the same time; the caller does the first.
+
+        Where that is interrupted, as by Ctrl-C, perhaps before the caller's own part, `abandon` is called: it must have
+        the other parts wait for nobody any more. They have ended when this returns or raises, whatever happens.
+        """
         if parts == 1:
             function(0, 1)
             return
         with self._lock:
-            if self._pool is None or self._size < parts - 1:
-                self._pool, self._size = ThreadPoolExecutor(parts - 1, "elmo"), parts - 1
-            others = [self._pool.submit(function, part, parts) for part in range(1, parts)]
-            function(0, parts)
-            for other in others:
-                other.result()
+            try:
+                if self._pool is None or self._size < parts - 1:
+                    self._pool, self._size = ThreadPoolExecutor(parts - 1, "elmo"), parts - 1
+                others = [self._pool.submit(function, part, parts) for part in range(1, parts)]
+                function(0, parts)
+                for other in others:
+                    other.result()
+            except BaseException:
+                self._end(abandon)
+                raise
+
+    def _end(self, abandon: Callable[[], object]) -> None:
+        """Wait for parts that have begun, also those that the caller does not know of; new threads come when asked."""
+        while self._pool is not None:
+            with contextlib.suppress(KeyboardInterrupt):  # it is being obeyed
+                abandon()
+                self._pool.shutdown()
+                self._pool = None
 
 
 _TEAM = _Team()
@@ -167,9 +184,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
 
-def _run(name: str, precision: Precision, call: ctypes.Structure) -> None:
+def _barrier() -> Tensor:
+    """What the kernels know as a barrier: how many have arrived, how often all have, and whether it was abandoned."""
+    return torch.zeros(3, dtype=torch.int32)
+
+
+def _run(name: str, precision: Precision, call: ctypes.Structure, barrier: Tensor | None = None) -> None:
+    """Run a function of the library; `barrier` is the one in `call`, if its parts wait for each other."""
     function = getattr(library(), f"elmo_{name}_{precision}")
-    _TEAM.run(lambda part, parts: function(ctypes.byref(call), part, parts), torch.get_num_threads())
+    run = partial(_part, function, call)
+    _TEAM.run(run, torch.get_num_threads(), lambda: None if barrier is None else barrier[2].fill_(1))
+
+
+def _part(function: Any, call: ctypes.Structure, part: int, parts: int) -> None:
+    function(ctypes.byref(call), part, parts)
 
 
 class _Packed:
@@ -269,10 +297,10 @@ class Linear:
         """Multiply."""
         x_NI = x_NI.float().contiguous()
         y_NO = torch.empty(len(x_NI), self._packed.columns)
-        barrier = torch.zeros(2, dtype=torch.int32)
+        barrier = _barrier()
         operand = self._packed.operand("x", x_NI)
         call = _LinearCall(self._packed.call, operand, y_NO.data_ptr(), barrier.data_ptr())
-        _run("linear", self._packed.precision, call)
+        _run("linear", self._packed.precision, call, barrier)
         return y_NO
 
 
@@ -303,6 +331,9 @@ class Convolutions:
         """Convolve and take the largest."""
         words, characters = ids_NC.shape
         ids = ids_NC.to(torch.int32).contiguous()
+        least, most = (int(ids.amin()), int(ids.amax())) if ids.numel() else (0, 0)
+        if not 0 <= least <= most < len(self._table):
+            raise IndexError(f"ids of characters are from 0 to {len(self._table) - 1}, not {least} to {most}")
         lengths = (ids != PAD).sum(dim=1, dtype=torch.int32)
         width = self._table.shape[1] * self._table.element_size()
         scratch = torch.empty(torch.get_num_threads(), characters * width, dtype=torch.uint8)
@@ -331,8 +362,7 @@ class Convolutions:
 def highway(x_NF: Tensor, carry_NF: Tensor, transform_NF: Tensor) -> Tensor:
     """`g relu(transform) + (1 - g) x` with `g = sigmoid(carry)`, in the place of `x`."""
     pointers = [tensor.data_ptr() for tensor in (x_NF, carry_NF, transform_NF)]
-    run = library().elmo_highway
-    _TEAM.run(lambda part, parts: run(*pointers, x_NF.numel(), part, parts), torch.get_num_threads())
+    _TEAM.run(partial(library().elmo_highway, *pointers, x_NF.numel()), torch.get_num_threads(), lambda: None)
     return x_NF
 
 
@@ -359,7 +389,7 @@ class LSTM:
         h = SCRATCH.room("h", (batch, self._cells), torch.float32)
         kind = torch.float32 if self._precision == "fp32" else torch.bfloat16
         gates = SCRATCH.room("gates", (self._inputs.call.blocks, plan.n_slots, _COLUMNS), kind)
-        barrier = torch.zeros(2, dtype=torch.int32)
+        barrier = _barrier()
         arrays = {name: getattr(plan, name).ctypes.data for name in ("sources", "slots", "pieces", "tokens", "rows")}
         call = _LstmCall(
             inputs=self._inputs.call,
@@ -381,5 +411,5 @@ class LSTM:
             barrier=barrier.data_ptr(),
             **arrays,
         )
-        _run("lstm", self._precision, call)
+        _run("lstm", self._precision, call, barrier)
         m_BP[: len(tokens.last)] = y_NP[tokens.last]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from elmo.config import LSTMConfig, ModelConfig
 from elmo.lstm import FORGET_BIAS
+from elmo.memory import pages
 from elmo.model import CharEncoder
 
 Precision = Literal["fp32", "bf16", "int8"]
@@ -36,7 +37,7 @@ Floats = NDArray[np.float32]
 def in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Zeros for what is large: in pages of 2 MB where the system has them, and the system has them back when freed."""
     size = math.prod(shape) * dtype.itemsize
-    room = mmap.mmap(-1, max(size, dtype.itemsize))
+    room = pages(max(size, dtype.itemsize))
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             room.madvise(mmap.MADV_HUGEPAGE)

@@ -82,7 +82,7 @@ def read_text(files: Files, name: str) -> str:
     with files.open(name) as file:
         content = file.read(_MOST_TEXT + 1)
     if len(content) > _MOST_TEXT:
-        raise ElmoError(f"{files.name}/{name} is larger than {_MOST_TEXT:,} bytes, as no such file of a model is")
+        raise _too_long(f"{files.name}/{name}")
     if name.endswith(".gz"):
         content = _gunzip(content, f"{files.name}/{name}")
     try:
@@ -125,8 +125,8 @@ def _tar_members(archive: tarfile.TarFile, path: Path, wanted: tuple[str, ...]) 
         _check_count(path, count)
         if info.isdir():
             continue
-        if not info.isreg():
-            raise ElmoError(f"{path} holds a link or a device ({info.name!r:.80}): it is not opened")
+        if not info.isreg() or info.issparse():  # a file with holes is as large as it says, whatever is stored of it
+            raise ElmoError(f"{path} holds a link, a device or a file with holes ({info.name!r:.80}): it is not opened")
         _check_name(path, info.name)
         if info.name.endswith(wanted):
             _check_total(path, info.size)
@@ -167,9 +167,11 @@ def _read(member: IO[bytes], size: int, what: str) -> bytes:
 
 
 def _gunzip(content: bytes, what: str) -> bytes:
-    most = _SMALL + _MOST_RATIO * len(content)
+    most = min(_MOST_TEXT, _SMALL + _MOST_RATIO * len(content))
     with _damaged(what, "gzip"), gzip.open(io.BytesIO(content)) as file:
         plain = file.read(most + 1)
+    if len(plain) == _MOST_TEXT + 1:
+        raise _too_long(what)
     if len(plain) > most:
         raise _bomb(what)
     return plain
@@ -203,6 +205,10 @@ def _check_ratio(what: str, size: int, stored: int) -> None:
 def _check_total(path: Path, size: int) -> None:
     if size > _MOST_BYTES:
         raise ElmoError(f"{path} holds {size:,} bytes; more than {_MOST_BYTES:,} are not read into memory")
+
+
+def _too_long(what: str) -> ElmoError:
+    return ElmoError(f"{what} holds more than {_MOST_TEXT:,} bytes, as no such file of a model does")
 
 
 def _bomb(what: str) -> ElmoError:

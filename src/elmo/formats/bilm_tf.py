@@ -38,6 +38,8 @@ from elmo.vocab import Vocabulary
 
 OPTIONS = "options.json"
 WEIGHTS = "weights.hdf5"
+_MOST_RATIO = 100  # of a weight's bytes to what is stored of it: weights hardly compress
+_SMALL = 2**20
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 
 Layout = Literal["same", "transposed", "convolution", "table"]
@@ -148,7 +150,9 @@ def write(bundle: Bundle, folder: Path) -> None:
     (folder / OPTIONS).write_text(json.dumps(config.to_options(), indent=2) + "\n", encoding="utf-8")
     with new_hdf5(folder / WEIGHTS) as (file, check):
         for row in table(config):
-            file.create_dataset(row.theirs, data=to_theirs(bundle.network.read(row.ours), row.layout), dtype="float32")
+            weight = bundle.network.read(row.ours)
+            check_finite(row.ours, weight, "the model")
+            file.create_dataset(row.theirs, data=to_theirs(weight, row.layout), dtype="float32")
             check()
     if bundle.vocab is not None:
         bundle.vocab.write(folder / VOCAB_FILE)
@@ -221,6 +225,8 @@ def _place(file: h5py.File, row: Row, name: str) -> Place | None:
     check_shape(row.theirs, dataset.shape, row.shape, name)
     if dataset.dtype.kind != "f" or dataset.external or dataset.is_virtual:
         raise ElmoError(f"{name}: {row.theirs} is not a plain table of floating-point numbers")
+    if dataset.nbytes > _SMALL + _MOST_RATIO * dataset.id.get_storage_size():
+        raise ElmoError(f"{name}: {row.theirs} has far more numbers than the file stores: it is not read")
     offset = dataset.id.get_offset()
     if offset is None or dataset.dtype != np.dtype("<f4"):
         return None

@@ -161,13 +161,13 @@ class Bundle:
         return self.vocab
 
 
-def vocab_in(folder: Path, config: ModelConfig) -> Vocabulary | None:
+def vocab_in(folder: Path, config: ModelConfig, *, exact: bool = False) -> Vocabulary | None:
     """The vocabulary in a model's folder, if it has one; a model that reads characters does without a damaged one."""
     path = folder / VOCAB_FILE
     if not path.is_file():
         return None
     try:
-        return Vocabulary.read(path)
+        return Vocabulary.read(path, exact=exact)
     except ElmoError:
         if config.n_words is not None:
             raise

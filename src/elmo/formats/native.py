@@ -120,7 +120,7 @@ def read(folder: Path) -> Bundle:
     size = sum(file.stat().st_size for file in (folder / CONFIG, *files, card, words) if file.is_file())
     return Bundle(
         network=Network(config, stored=lambda name, rows: stored[f"bilm.{name}"](f"bilm.{name}", rows)),
-        vocab=vocab_in(folder, config),
+        vocab=vocab_in(folder, config, exact=True),
         warm=State(weights["warm.m"], weights["warm.c"]) if "warm.m" in weights else None,
         mix=_mix(weights),
         head=head,
@@ -163,12 +163,13 @@ def write(bundle: Bundle, folder: Path, *, dtype: Dtype = "float32", max_file_mb
             raise OSError(str(error)) from error
         path.chmod((folder / CONFIG).stat().st_mode)  # safetensors writes for the owner alone
     if bundle.vocab is not None:
-        bundle.vocab.write(folder / VOCAB_FILE)
+        bundle.vocab.write(folder / VOCAB_FILE, exact=True)
     (folder / CARD).write_text(bundle.card or _default_card(bundle.config), encoding="utf-8")
 
 
 def _compressed(name: str, weight: Tensor, dtype: Dtype) -> dict[str, Tensor]:
     """What is stored for a weight: itself as it is or in half precision, or integers and their scales."""
+    check_finite(name, weight, "the model")
     scales = scale_shape(name, tuple(weight.shape))
     if scales is None or dtype == "float32":
         return {name: weight.contiguous()}
@@ -180,7 +181,7 @@ def _compressed(name: str, weight: Tensor, dtype: Dtype) -> dict[str, Tensor]:
         return {name: values, name + SCALE: scale}
     half = weight.to(_DTYPES["BF16" if dtype == "bfloat16" else "F16"]).contiguous()
     if not bool(half.isfinite().all()):
-        raise ElmoError(f"{name} cannot be stored as {dtype}: it holds NaN, infinity or numbers that are too large")
+        raise ElmoError(f"{name} cannot be stored as {dtype}: it holds numbers that are too large")
     return {name: half}
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from elmo.config import CharCNNConfig, ModelConfig
 from elmo.errors import ElmoError
-from elmo.files import new_file
+from elmo.files import check_new_file, new_file
 from elmo.formats.bundle import Bundle, Network
 from elmo.formats.onnx_graph import IR_VERSION, OPSET, Graph, Shape, import_onnx
 from elmo.lstm import FORGET_BIAS
@@ -48,7 +48,7 @@ def export(bundle: Bundle, path: Path, *, int8: bool = False, overwrite: bool = 
         overwrite: replace a file that is there.
     """
     onnx = import_onnx()
-    check_target(path, overwrite=overwrite)
+    check_new_file(path, overwrite=overwrite)
     _check_size(bundle.config, int8)
     graph = _Network(bundle.network, int8=int8).build()
     model = onnx.helper.make_model(
@@ -57,14 +57,6 @@ def export(bundle: Bundle, path: Path, *, int8: bool = False, overwrite: bool = 
     onnx.helper.set_model_props(model, {CONFIG: json.dumps(bundle.config.to_options())})
     with new_file(path) as beside:
         beside.write_bytes(model.SerializeToString(deterministic=True))
-
-
-def check_target(path: Path, *, overwrite: bool) -> None:
-    """Refuse a place where something is that must not be replaced."""
-    if path.is_dir():
-        raise ElmoError(f"{path} is a folder: an ONNX model is one file")
-    if path.exists() and not overwrite:
-        raise ElmoError(f"{path} exists: give another path, or --overwrite to replace it")
 
 
 def _check_size(config: ModelConfig, int8: bool) -> None:

@@ -32,7 +32,11 @@ def read_tensors(file: IO[bytes], name: str) -> dict[str, Tensor]:
         raise ElmoError(f"{name} is not a whole PyTorch file: {_first_line(error)}") from error
     if not isinstance(loaded, Mapping):
         raise ElmoError(f"{name} holds a {type(loaded).__name__}; tensors by name, a state dict, are expected")
-    return {key: value for key, value in loaded.items() if isinstance(key, str) and _plain(value)}
+    tensors = {key: value for key, value in loaded.items() if isinstance(key, str) and _plain(value)}
+    for key, value in tensors.items():
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise ElmoError(f"{name}: {key!r:.200} has more numbers than the file stores of it: it is not read")
+    return tensors
 
 
 def _plain(value: object) -> bool:

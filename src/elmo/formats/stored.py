@@ -6,8 +6,8 @@ The file is kept open, so that a model can be used after its folder is gone; wha
 from __future__ import annotations
 
 import math
-import mmap
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +18,11 @@ from torch import Tensor
 
 from elmo.errors import ElmoError
 from elmo.formats.quantise import dequantise_
+from elmo.memory import pages
 
 _PIECE = 2**22  # numbers
+_AT_ONCE = 2**26  # bytes
+_SEEKING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class StoredWeights:
         room = values.view(-1).view(torch.uint8).numpy().data
         done = 0
         while done < len(room):
-            got = os.preadv(self._file, [room[done : done + 2**30]], place.offset + done)
+            got = _read_at(self._file, room[done : done + _AT_ONCE], place.offset + done)
             if got == 0:
                 raise ElmoError(f"{self._path} ends within {name}: the file is cut off")
             done += got
@@ -97,7 +100,18 @@ class StoredWeights:
         return status.st_size, status.st_mtime_ns
 
 
+def _read_at(file: int, room: memoryview, offset: int) -> int:
+    """Read bytes from a place in a file, and say how many; several threads may."""
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [room], offset)
+    with _SEEKING:  # Windows
+        os.lseek(file, offset, os.SEEK_SET)
+        got = os.read(file, len(room))
+    room[: len(got)] = got
+    return len(got)
+
+
 def _pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Pages of its own, which the system has back at once: an allocator would keep them, a model's size in all."""
     count = math.prod(shape)
-    return torch.frombuffer(mmap.mmap(-1, max(1, count) * dtype.itemsize), dtype=dtype)[:count].view(shape)
+    return torch.frombuffer(pages(max(1, count) * dtype.itemsize), dtype=dtype)[:count].view(shape)

@@ -157,10 +157,12 @@ def write_manifest(folder: Folder, manifest: About) -> None:
 def finish(folder: Folder, manifest: dict[str, Any]) -> None:
     """Check that every part is there, and no other, and say so."""
     expected = {part["file"] for part in manifest["parts"]}
-    found = {name for name in folder.names() if name.startswith("part-")}
+    there = folder.names()
+    found = {name for name in there if name.startswith("part-")}
     if expected != found:
         raise ElmoError(
             f"{folder.name} has {len(found & expected):,} of {len(expected):,} parts and {len(found - expected):,} "
             "others: the same command with --resume makes what is missing"
         )
+    folder.remove(name for name in there if name.startswith("."))  # of workers that were killed in this run
     write_manifest(folder, manifest | {"complete": True})

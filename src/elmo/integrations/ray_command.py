@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from elmo.api import Model
+from elmo.command_io import told_of_resuming
 from elmo.embed import EmbedSettings
 from elmo.errors import ElmoError
 from elmo.integrations.corpus import Reading
@@ -44,20 +45,18 @@ def embed_with_ray(
         bar.update(done.words, done.words, f"{done.parts:,} of {whole.parts:,} parts")
 
     try:
-        whole = embed_corpus(
-            model,
-            texts,
-            out,
-            settings=EmbedSettings(**settings),
-            reading=Reading(**given),
-            pool=Pool(**pool),
-            resume=resume,
-            overwrite=overwrite,
-            report=report,
-        )
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
-        raise
+        with told_of_resuming(out, overwrite=overwrite):
+            whole = embed_corpus(
+                model,
+                texts,
+                out,
+                settings=EmbedSettings(**settings),
+                reading=Reading(**given),
+                pool=Pool(**pool),
+                resume=resume,
+                overwrite=overwrite,
+                report=report,
+            )
     finally:
         if bar is not None:
             bar.__exit__(None, None, None)

@@ -69,6 +69,8 @@ class _Transformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """The sentences of each sample, as tokens."""
         if isinstance(X, str):
             raise ElmoError(f"a list of sentences is expected, not the string {X[:40]!r}: put it in a list")
+        if hasattr(X, "columns") or getattr(X, "shape", ())[1:] == (1,):
+            raise ElmoError("a list of sentences is expected, not a table: give its column of text alone")
         samples = [sample.tolist() if isinstance(sample, np.ndarray) else sample for sample in X]
         if self.language is None:
             return [[as_tokens(sample)] for sample in samples]

@@ -18,6 +18,7 @@ one, the whole document is read as one sentence.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -118,9 +119,11 @@ class ElmoComponent(Pipe):
         return self.loaded().embedder(device=self._device, **asdict(self.settings))
 
     def to_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> None:
-        """Write the model into the component's folder, unless it is the embedded one."""
+        """Write the model into the component's folder, in place of what was there; none if it is the embedded one."""
         Path(path).mkdir(parents=True, exist_ok=True)
-        if not self._embedded:
+        if self._embedded:
+            shutil.rmtree(Path(path) / _MODEL, ignore_errors=True)
+        else:
             save(self.loaded(), Path(path) / _MODEL, dtype=dtype_of(self.loaded()), overwrite=True)
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> ElmoComponent:

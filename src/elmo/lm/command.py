@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elmo.command_io import load_model, open_lines, open_output, sentences_of
+from elmo.command_io import load_model, open_lines, open_output, sentences_of, told_of_resuming
 from elmo.errors import ElmoError
+from elmo.lm.perplexity import perplexity_of
 from elmo.options import (
     DeviceOption,
     ErrorsOption,
@@ -110,22 +110,18 @@ def prepare(
         seed=seed,
         max_characters=max_characters,
     )
-    try:
-        with _corpus_bars(quiet) as report:
-            corpus = run(
-                texts,
-                Path(out),
-                config,
-                valid=valid or (),
-                vocab=Path(vocab) if vocab is not None else None,
-                workers=workers,
-                resume=resume,
-                overwrite=overwrite,
-                report=report,
-            )
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
-        raise
+    with told_of_resuming(out, overwrite=overwrite), _corpus_bars(quiet) as report:
+        corpus = run(
+            texts,
+            Path(out),
+            config,
+            valid=valid or (),
+            vocab=Path(vocab) if vocab is not None else None,
+            workers=workers,
+            resume=resume,
+            overwrite=overwrite,
+            report=report,
+        )
     if not quiet:
         _print_corpus(out, corpus)
 
@@ -162,17 +158,11 @@ def pretrain(
         verify = mine.first and not (Path(out) / LAST).exists()
         text = Corpus.open(Path(corpus or settings.corpus), verify=verify)
         begin = None if start is None else read_start(load(start), Path(start), text, settings)
-        with _training_bar(quiet or not mine.first) as report:
-            try:
-                end = run(settings, text, Path(out), start=begin, ranks=mine, resume=resume, report=report)
-            except KeyboardInterrupt:
-                print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
-                raise
+        with told_of_resuming(out), _training_bar(quiet or not mine.first) as report:
+            end = run(settings, text, Path(out), start=begin, ranks=mine, resume=resume, report=report)
         if mine.first and end.best_loss is not None:
-            print(
-                f"{Path(out) / MODEL}: held-out perplexity {math.exp(end.best_loss):.2f} at step {end.best_step:,}",
-                file=sys.stderr,
-            )
+            reached = f"held-out perplexity {perplexity_of(end.best_loss):.2f} at step {end.best_step:,}"
+            print(f"{Path(out) / MODEL}: {reached}", file=sys.stderr)
 
 
 def perplexity(
@@ -324,28 +314,28 @@ def finetune(
         sets=tuple(sets or ()),
     )
     loaded = load_model(model, options, vocab)
-    try:
-        with ExitStack() as bars, _training_bar(quiet, begin=bars.close) as report:
-            preparing = bars.enter_context(_corpus_bars(quiet))
-            done = run(
-                loaded,
-                texts,
-                Path(out),
-                config,
-                name=model,
-                valid=valid or (),
-                workers=workers,
-                device=device,
-                resume=resume,
-                overwrite=overwrite,
-                preparing=preparing,
-                report=report,
-            )
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
-        raise
+    with (
+        told_of_resuming(out, overwrite=overwrite),
+        ExitStack() as bars,
+        _training_bar(quiet, begin=bars.close) as report,
+    ):
+        preparing = bars.enter_context(_corpus_bars(quiet))
+        done = run(
+            loaded,
+            texts,
+            Path(out),
+            config,
+            name=model,
+            valid=valid or (),
+            workers=workers,
+            device=device,
+            resume=resume,
+            overwrite=overwrite,
+            preparing=preparing,
+            report=report,
+        )
     for what, found in (("before", done.before), ("after", done.after)):
-        each = f"forward {math.exp(found.forward):.2f}, backward {math.exp(found.backward):.2f}"
+        each = f"forward {perplexity_of(found.forward):.2f}, backward {perplexity_of(found.backward):.2f}"
         note = " (of a new, untrained head)" if done.fresh_head and what == "before" else ""
         print(f"{what}: held-out perplexity {found.perplexity:.2f}, {each}{note}")
     print(f"{out}: the best of {done.steps:,} steps, at step {done.after.step:,}", file=sys.stderr)
@@ -416,7 +406,7 @@ def _training_note(done: Trained) -> str:
     note = f"step {done.event.step:,} of {done.steps:,}"
     if done.mean is not None:
         # exp of a sampled loss is no perplexity, and is not to be taken for one.
-        shown = "sampled" if done.mean.sampled else f"perplexity {math.exp(min(done.mean.loss, 99)):.1f}"
+        shown = "sampled" if done.mean.sampled else f"perplexity {perplexity_of(done.mean.loss):.1f}"
         note += f", loss {done.mean.loss:.3f} ({shown})"
     return note + (f", held out: perplexity {done.validated.perplexity:.1f}" if done.validated else "")
 

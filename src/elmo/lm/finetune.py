@@ -19,12 +19,11 @@ A warm start state and a learned mix were made with the old weights, and are lef
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from elmo.errors import ElmoError
@@ -37,6 +36,7 @@ from elmo.lm.distributed import Ranks
 from elmo.lm.folder import LAST
 from elmo.lm.loop import Report, read_best, run_training
 from elmo.lm.parts import Progress as Prepared
+from elmo.lm.perplexity import perplexity_of
 from elmo.lm.prepare import PrepareConfig, prepare
 from elmo.lm.run import read_validations
 from elmo.lm.settings import DataSettings, LoopSettings, OptimizerSettings, SoftmaxSettings, TrainConfig
@@ -122,10 +122,10 @@ def finetune(
         raise ElmoError("fine-tuning runs in one process: start it without torchrun")
     check_target(out, overwrite=overwrite)
     vocab = _kept_vocabulary(model) if config.keep_vocab else None
-    TrainConfig(model=model.config, train=LoopSettings(epochs=config.epochs)).changed(config.sets)  # before the work
+    _changed(TrainConfig(model=model.config, train=_loop(epochs=config.epochs)), config.sets)  # before the work
     with _working_folder(out, resume=resume, overwrite=overwrite) as work:
         if len(texts) == 1 and (Path(texts[0]) / MANIFEST).is_file():
-            corpus = _open_prepared(Path(texts[0]), vocab, valid)
+            corpus = _open_prepared(Path(texts[0]), vocab, valid, config.prepare)
         else:
             if vocab is not None:
                 vocab.write(work / _VOCAB)
@@ -161,23 +161,39 @@ def finetune_settings(
     positions = split.n_tokens + split.n_sentences
     rows = positions // (_STEPS_AN_EPOCH * defaults.unroll_steps)
     rows = min(_MOST_ROWS, max(_LEAST_ROWS, 2 ** (rows.bit_length() - 1) if rows else 0), split.n_sentences)
-    epoch = max(1, positions // (rows * defaults.unroll_steps))
-    return TrainConfig(
+    base = TrainConfig(
         model=model.config,
         corpus=str(corpus.folder),
         seed=seed,
         data=replace(defaults, rows=rows),
         softmax=_softmax(model.head, len(corpus.vocab)),
         optimizer=OptimizerSettings(decay="linear"),
-        train=LoopSettings(
-            epochs=epochs,
-            head_steps=epoch if model.head is None else None,
-            log_every=min(50, epoch),
-            validate_first=True,
-            validate_every=max(1, epoch // _VALIDATIONS_AN_EPOCH),
-            patience=_PATIENCE,
-        ),
-    ).changed(sets)
+        train=_loop(epochs=epochs),
+    )
+    chosen = _changed(base, sets)
+    epoch = max(1, positions // (chosen.data.rows * chosen.data.unroll_steps))
+    steps = chosen.train.steps or chosen.train.epochs * epoch
+    pace = replace(
+        base.train,
+        head_steps=min(epoch, steps // 3) if model.head is None else None,
+        log_every=min(50, epoch),
+        validate_every=max(1, epoch // _VALIDATIONS_AN_EPOCH),
+    )
+    return _changed(replace(base, train=pace), sets)
+
+
+def _loop(*, epochs: int) -> LoopSettings:
+    return LoopSettings(epochs=epochs, validate_first=True, patience=_PATIENCE)
+
+
+def _changed(settings: TrainConfig, sets: Sequence[str]) -> TrainConfig:
+    """Settings with some replaced, but for those that are the model's or that fine-tuning cannot do without."""
+    changed = settings.changed(sets)
+    if changed.model != settings.model:
+        raise ElmoError("--set model...: the model to fine-tune says what it is; no setting changes that")
+    if not changed.train.validate_first:
+        raise ElmoError("train.validate_first is false: what comes of fine-tuning is compared with the model before it")
+    return changed
 
 
 def _softmax(head: Head | None, n_words: int) -> SoftmaxSettings:
@@ -197,9 +213,16 @@ def _prepare_config(config: PrepareConfig, model: Bundle) -> PrepareConfig:
     return config if cnn is None else replace(config, max_characters=cnn.max_characters_per_token)
 
 
-def _open_prepared(folder: Path, kept: Vocabulary | None, valid: Sequence[str]) -> Corpus:
+def _open_prepared(folder: Path, kept: Vocabulary | None, valid: Sequence[str], config: PrepareConfig) -> Corpus:
     if valid:
         raise ElmoError(f"{folder} is prepared text, which has its held-out part: give no --valid")
+    default = replace(FinetuneConfig().prepare, seed=config.seed)
+    ignored = [one.name for one in fields(config) if getattr(config, one.name) != getattr(default, one.name)]
+    if ignored:
+        raise ElmoError(
+            f"{folder} is prepared text, of which nothing is made any more: leave out what says how "
+            f"({', '.join(ignored)}), or give the text itself"
+        )
     corpus = Corpus.open(folder)
     if kept is not None and corpus.vocab.words != kept.words:
         raise ElmoError(
@@ -267,7 +290,7 @@ def _card(model: Bundle, name: str, texts: Sequence[str], training: Training, re
 
 def _row(what: str, validated: Validated) -> str:
     figures = (validated.loss, validated.forward, validated.backward)
-    return f"| {what} | " + " | ".join(f"{math.exp(figure):.2f}" for figure in figures) + " |"
+    return f"| {what} | " + " | ".join(f"{perplexity_of(figure):.2f}" for figure in figures) + " |"
 
 
 def _former_card(model: Bundle) -> str:

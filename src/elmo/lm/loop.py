@@ -17,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Generic, Protocol, Self, TypeVar
+from typing import IO, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from elmo.errors import ElmoError
@@ -105,6 +106,8 @@ class Trainable(ABC, Generic[Ready, Step, Valid]):
     Everything random in a step, and what it reads, follow from seed and step: then `tensors` are all there is to it.
     """
 
+    needs_less: ClassVar[str]
+    """What to do where the device's memory is too small, for an error."""
     ranks: Ranks
     """This process among those that train together."""
     loop: Pace
@@ -229,9 +232,12 @@ def run_training(
         try:
             with _stopped_by_signals(training):
                 run.go(report)
-        except (ElmoError, OSError) as error:  # a full disk may also meet the metrics
+        except (ElmoError, OSError, torch.OutOfMemoryError) as error:  # a full disk may also meet the metrics
+            reason = str(error)
+            if isinstance(error, torch.OutOfMemoryError):
+                reason = f"{reason.partition('. ')[0]}: {training.needs_less}"
             where = f"the last good checkpoint is of step {run.saved:,}: {folder / LAST}"
-            raise ElmoError(f"{error}; {where}" if run.saved else str(error)) from error
+            raise ElmoError(f"{reason}; {where}" if run.saved else reason) from error
         if first:
             finish()
     return run.progress

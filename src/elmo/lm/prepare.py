@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError, TextError
-from elmo.files import new_file
+from elmo.files import check_new_file, new_file
 from elmo.lm.corpus import MANIFEST, Corpus, check_vocabulary
 from elmo.lm.merge import WordTable, make_vocabulary, merge_words
 from elmo.lm.parts import Progress, Reading, load_part, part_paths, piece_of, read_pieces
@@ -89,7 +89,8 @@ def prepare(
         valid: held-out text; a share of the documents of `texts` if not given.
         vocab: the vocabulary; made from the training text if not given.
         workers: processes; all cores if not given.
-        resume: go on where an earlier run with the same settings was cut; start where there was none.
+        resume: go on where an earlier run with the same settings was cut; start where there was none. Of a run that has
+            ended, text is compared by names and sizes.
         overwrite: replace `out`, and what is left of an earlier run.
         report: called now and then.
 
@@ -102,10 +103,10 @@ def prepare(
     _refuse_overlap(pieces)
     settings = _settings(config, words, pieces)
     work = Work(out)
-    if _is_complete(work, settings, resume=resume, overwrite=overwrite):
-        return Corpus.open(out)
     if resume and not all(piece.source.can_reopen for piece in pieces):
         raise ElmoError("--resume reads the text again, so it cannot come from standard input or a pipe: give files")
+    if _is_complete(work, settings, resume=resume, overwrite=overwrite):
+        return Corpus.open(out)
     with work.locked(_reading(config.reading, pieces), overwrite=overwrite):
         _read(pieces, work.folder, config.reading, workers, report)
         work.assemble(lambda folder: _write(folder, work.folder, pieces, config, words, settings, report))
@@ -138,10 +139,7 @@ def write_vocabulary(
         report: called now and then.
     """
     _check_vocabulary_size(max_words, min_count)
-    if out.is_dir():
-        raise ElmoError(f"{out} is a folder: give the name of a file")
-    if out.exists() and not overwrite:
-        raise ElmoError(f"{out} exists: --overwrite replaces it")
+    check_new_file(out, overwrite=overwrite)
     reading = reading or Reading()
     pieces = _cut(texts, out)
     work = Work(out)
@@ -220,13 +218,18 @@ def _cut(texts: Sequence[str], out: Path, *, held_out: bool = False) -> list[Pie
     for text in texts:
         if "://" not in text and Path(text).is_dir() and out.resolve().is_relative_to(Path(text).resolve()):
             raise ElmoError(f"{out} would lie among the text in {text}: write it elsewhere")
-    return cut(find_sources(texts), held_out=held_out)
+    made = (out.resolve(), Work(out).folder)  # by this run or an earlier one, which a pattern may match
+    found = [source for source in find_sources(texts) if not any(map(Path(source.place).is_relative_to, made))]
+    if texts and not found:
+        raise ElmoError(f"all the text that was given lies in {out}, which is to be written: give other text")
+    return cut(found, held_out=held_out)
 
 
 def _refuse_overlap(pieces: Sequence[Piece]) -> None:
-    both = {p.source for p in pieces if p.held_out} & {p.source for p in pieces if not p.held_out}
+    training = {piece.source.place for piece in pieces if not piece.held_out}
+    both = [piece.source.shown for piece in pieces if piece.held_out and piece.source.place in training]
     if both:
-        raise ElmoError(f"{min(source.shown for source in both)} is given for training and as held-out text")
+        raise ElmoError(f"{min(both)} is given for training and as held-out text")
 
 
 def _settings(config: PrepareConfig, vocab: Vocabulary | None, pieces: Sequence[Piece]) -> dict[str, Any]:

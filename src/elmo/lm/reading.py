@@ -44,6 +44,11 @@ class Source:
     """Whether another process can read it, and again; not so for standard input and pipes."""
 
     @property
+    def place(self) -> str:
+        """What is the same for the same file, by whatever path it was given."""
+        return self.name if self.name == "-" or "://" in self.name else os.path.realpath(self.name)
+
+    @property
     def shown(self) -> str:
         """What to call it in a message."""
         return "standard input" if self.name == "-" else self.name
@@ -63,8 +68,10 @@ class Piece:
 
 def find_sources(texts: Iterable[str]) -> list[Source]:
     """The files that paths, folders, globs and URLs stand for; the files of each by name, a file given twice once."""
-    found = {source: None for text in texts for source in _find(text)}
-    return list(found)
+    found: dict[str, Source] = {}
+    for source in (source for text in texts for source in _find(text)):
+        found.setdefault(source.place, source)
+    return list(found.values())
 
 
 def cut(sources: Iterable[Source], *, held_out: bool = False) -> list[Piece]:

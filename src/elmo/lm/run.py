@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from elmo.lm.checkpoint import Progress
 from elmo.lm.distributed import Ranks
 from elmo.lm.folder import METRICS, MODEL
 from elmo.lm.loop import Report, read_best, run_training
+from elmo.lm.perplexity import perplexity_of
 from elmo.lm.settings import TrainConfig
 from elmo.lm.train import Stepped, Training, Validated
 
@@ -70,7 +70,7 @@ def _card(training: Training, about: dict[str, Any]) -> str:
         f"A biLM of {lstm.n_layers} LSTM layers ({lstm.dim} cells, {lstm.projection_dim} out, each direction) with its "
         f"language model head over {len(training.corpus.vocab):,} words, trained by `elmo pretrain`.\n\n"
         f"Best of {training.steps:,} steps at step {about['step']:,}: held-out perplexity "
-        f"{math.exp(about['loss']):.2f} (full softmax, state carried, mean of the directions).\n\n"
+        f"{perplexity_of(about['loss']):.2f} (full softmax, state carried, mean of the directions).\n\n"
         "Say here what text it was trained on, and under which licence.\n\n"
         f"Settings:\n\n```json\n{json.dumps(config.to_dict(), indent=2)}\n```\n"
     )

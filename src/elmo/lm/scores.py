@@ -30,6 +30,7 @@ from elmo.embed import Embedder, StateMode
 from elmo.engine import EngineName, Precision
 from elmo.errors import ElmoError
 from elmo.formats.bundle import Bundle
+from elmo.lm.perplexity import perplexity_of
 from elmo.lm.softmax import Head
 from elmo.model import State
 from elmo.vocab import SPECIAL_WORDS, Vocabulary
@@ -78,7 +79,7 @@ class Scores:
     @property
     def perplexity(self) -> float:
         """`exp(-total / (n + 1))`: that of a text, of this sentence alone."""
-        return _exp(-self.total / len(self.forward))
+        return perplexity_of(-self.total / len(self.forward))
 
 
 @dataclass(frozen=True)
@@ -109,17 +110,17 @@ class Perplexity:
     @property
     def forward(self) -> float:
         """Perplexity of the forward direction."""
-        return _exp(self.forward_loss)
+        return perplexity_of(self.forward_loss)
 
     @property
     def backward(self) -> float:
         """Perplexity of the backward direction."""
-        return _exp(self.backward_loss)
+        return perplexity_of(self.backward_loss)
 
     @property
     def perplexity(self) -> float:
         """`exp` of the mean of the two directions' losses, as bilm-tf and our training print it."""
-        return _exp(0.5 * (self.forward_loss + self.backward_loss))
+        return perplexity_of(0.5 * (self.forward_loss + self.backward_loss))
 
     @property
     def mean(self) -> float:
@@ -148,11 +149,6 @@ class Likeliest:
     """`(n, k)`, numbers of words in the vocabulary."""
     log_probs: NDArray[np.float32]
     """`(n, k)`: `ln p` over the whole vocabulary."""
-
-
-def _exp(loss: float) -> float:
-    """No overflow: a model that is out of its depth has an infinite perplexity."""
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 @dataclass(frozen=True)

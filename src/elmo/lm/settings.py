@@ -112,7 +112,7 @@ class LoopSettings:
     """Steps instead of epochs."""
     head_steps: int | None = None
     """Steps at the beginning in which only the head learns: for a new head on a trained biLM. 0 for none, as if it
-    were not given: fine-tuning gives a new head its first epoch alone."""
+    were not given: fine-tuning gives a new head its first epoch alone, or a third of a run of less than three."""
     dropout: float = 0.1
     """On the input of every LSTM layer and on the top output."""
     accumulate: int = 1

@@ -47,13 +47,15 @@ from elmo.lm.late import Late
 from elmo.lm.loop import StepEvent, Trainable, ValidEvent
 from elmo.lm.network import Dropout, LanguageModel, Sampling, Window
 from elmo.lm.optimizers import Gradient, Optimizer, clip
+from elmo.lm.perplexity import perplexity_of
 from elmo.lm.plans import Plan, Planner
 from elmo.lm.settings import LoopSettings, TrainConfig
 from elmo.lm.softmax import Rows, Samples, SoftmaxHead, log_uniform_samples, take_rows
 from elmo.lm.start import check_fits, fingerprint, new_language_model
 from elmo.model import State
 
-# How long and how often change no step's result, so a run may go on with others.
+# How often changes no step's result, and how long none but by the rate, where it falls to its last step's: a run may
+# go on with others.
 _FREE = {"corpus", *(f"train.{one.name}" for one in fields(LoopSettings))} - {
     f"train.{name}" for name in ("head_steps", "dropout", "accumulate", "precision")
 }
@@ -120,7 +122,7 @@ class Validated(ValidEvent):
     @property
     def perplexity(self) -> float:
         """`exp` of the mean of the two directions' losses, as published figures have it."""
-        return math.exp(self.loss)
+        return perplexity_of(self.loss)
 
     def line(self) -> dict[str, Any]:
         """A line of the metrics; `of_line` reads it."""
@@ -130,8 +132,8 @@ class Validated(ValidEvent):
             "valid_forward": self.forward,
             "valid_backward": self.backward,
             "valid_perplexity": self.perplexity,
-            "valid_perplexity_forward": math.exp(self.forward),
-            "valid_perplexity_backward": math.exp(self.backward),
+            "valid_perplexity_forward": perplexity_of(self.forward),
+            "valid_perplexity_backward": perplexity_of(self.backward),
             "valid_positions": self.positions,
         }
 
@@ -143,6 +145,8 @@ class Validated(ValidEvent):
 
 class Training(Trainable[list[Window] | Plan, Stepped, Validated]):
     """A run: the model, what the optimizer remembers, the rows' state and how many steps were taken."""
+
+    needs_less = "a smaller data.rows, or parts (train.accumulate), need less"
 
     def __init__(self, config: TrainConfig, corpus: Corpus, ranks: Ranks, lm: LanguageModel | None = None) -> None:
         """Start from the seed's start values, or from a model over the corpus's vocabulary, which is then trained."""

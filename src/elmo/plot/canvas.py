@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from elmo.errors import ElmoError, MissingExtraError
-from elmo.files import new_file
+from elmo.files import check_new_file, new_file
 
 _METADATA: dict[str, Any] = {".svg": {"Date": None}, ".png": None}
 # Text stays text, and the same numbers give the same bytes.
@@ -26,10 +26,7 @@ def check_picture(path: Path, *, overwrite: bool) -> None:
     """Refuse, before any work is done, a picture that could not be written."""
     if path.suffix not in _METADATA:
         raise ElmoError(f"{path} ends in none of {', '.join(_METADATA)}: give a file that does")
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise ElmoError(
-            f"{path} is a folder: give a file" if path.is_dir() else f"{path} exists: --overwrite replaces it"
-        )
+    check_new_file(path, overwrite=overwrite)
     if not path.parent.is_dir():
         raise ElmoError(f"there is no folder {path.parent} to put {path.name} into")
     new_figure(1, 1)

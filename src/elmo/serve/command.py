@@ -53,6 +53,7 @@ def serve(
     key = _key(api_key_file)
     try:
         import fastapi  # noqa: F401
+        import httptools  # noqa: F401
         import orjson  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
@@ -96,8 +97,10 @@ def serve(
 
 def _hosts(host: str, key: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
     """The server's names, if it has some, or where nothing but its address keeps others out."""
+    from elmo.serve.guard import host_name
+
     known = bool(allowed) or (key is None and host in _LOOPBACK)
-    return (*_LOOPBACK, *(name.lower() for name in allowed)) if known else ()
+    return (*_LOOPBACK, *map(host_name, allowed)) if known else ()
 
 
 def _key(file: Path | None) -> str | None:

@@ -82,7 +82,7 @@ class Guard:
     def _check_host(self, scope: Scope) -> None:
         """Refuse a name that is not the server's: a page's own name, led here by its DNS, would make it our page."""
         hosts, given = self._work.settings.hosts, _header(scope["headers"], b"host")
-        if hosts and given is not None and _name(given) not in hosts:
+        if hosts and given is not None and host_name(given.decode("latin-1")) not in hosts:
             message = f"this server is called {', '.join(hosts)}: start it with --allow-host NAME for another name"
             raise Refused(421, "host", message, close=True)
 
@@ -204,10 +204,12 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def _name(host: bytes) -> str:
-    """What a Host header calls the server, without the port."""
-    name = host.decode("latin-1").lower()
-    return name.partition("]")[0].removeprefix("[") if name.startswith("[") else name.partition(":")[0]
+def host_name(host: str) -> str:
+    """What a Host header calls the server, without the port: a name, or an address without brackets."""
+    name = host.lower()
+    if name.startswith("["):
+        return name.partition("]")[0].removeprefix("[")
+    return name if name.count(":") > 1 else name.partition(":")[0].removesuffix(".")
 
 
 def _header(headers: Headers, name: bytes) -> bytes | None:

@@ -5,11 +5,11 @@ What a sentence's start state is worth shows there, where it is all that the mod
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from elmo.errors import ElmoError
+from elmo.lm.perplexity import perplexity_of
 from elmo.lm.scores import Scores
 
 
@@ -27,7 +27,7 @@ class Openings:
     @property
     def perplexity(self) -> float:
         """`exp` of the mean of the two losses."""
-        return math.exp(0.5 * (self.forward_loss + self.backward_loss))
+        return perplexity_of(0.5 * (self.forward_loss + self.backward_loss))
 
 
 def openings(scores: Iterable[Scores], words: int = 3) -> Openings:

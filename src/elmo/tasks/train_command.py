@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from elmo.command_io import told_of_resuming
 from elmo.errors import ElmoError
 from elmo.options import DeviceOption, JsonOption, ModelOption, OptionsOption, QuietOption, VocabOption
 
@@ -107,7 +108,7 @@ def _train(
     train, dev, test = ([] if file is None else task.read(file) for file in files)
     data = Data(train, dev, test)
     place, bilm = usable_device(device), load(model[0], options=model[1], vocab=model[2])
-    with _told_of_resuming(target), _folder(target) as folder, _bars(quiet) as (embedding, training):
+    with told_of_resuming(target), _folder(target) as folder, _bars(quiet) as (embedding, training):
         frozen = None
         if config.encoder.places and not config.encoder.train_bilm:
             frozen = freeze(task, config, bilm, data, device=place, report=embedding)
@@ -177,16 +178,6 @@ def _lines(text: str) -> list[str]:
         return [line for _, line in lines(text)]
     with open_lines("-", "strict") as (reader, _):
         return list(reader)
-
-
-@contextmanager
-def _told_of_resuming(out: Path | None) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        if out is not None:
-            print(f"\ninterrupted; the same command with --resume goes on with {out}", file=sys.stderr)
-        raise
 
 
 @contextmanager

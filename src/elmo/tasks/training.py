@@ -94,6 +94,8 @@ class _Pace:
 class TaskTraining(Trainable[Batch, TaskStepped, TaskValidated], Generic[Example, Answer]):
     """A run: the model, what the optimizer remembers, and how many steps were taken."""
 
+    needs_less = "a smaller train.batch_size needs less"
+
     def __init__(
         self,
         task: Task[Example, Answer],
