@@ -492,12 +492,11 @@ class TestMistakes:
                 call("the cat sat")
 
 
-@pytest.mark.parametrize("plainly", [False, True])
 def test_what_sentences_start_from_does_not_depend_on_which_came_first(
-    model: elmo.Model, plainly: bool, monkeypatch: pytest.MonkeyPatch
+    model: elmo.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if plainly:
-        monkeypatch.setattr("elmo.engine.compiled.library", lambda: None)
+    """Without the kernels, whose rows have the same bits in any company."""
+    monkeypatch.setattr("elmo.engine.compiled.library", lambda: None)
     starts = []
     for first in (["a"], ["the cat", *(f"word{i}" for i in range(300))]):
         embedder = Embedder(model, EmbedSettings())

@@ -331,25 +331,44 @@ class TestInterrupted:
         assert sorted(parts) == [0, 1]
 
     @NEEDS_KERNELS
-    def test_kernels_stop_waiting_for_a_part_that_never_comes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        product = compiled.Linear(torch.eye(4), None, "fp32")
-        part_of = compiled._part
+    def test_kernels_stop_waiting_for_a_part_that_never_comes(self) -> None:
+        script = """
+import torch
+from elmo.engine import compiled
+torch.set_num_threads(2)
+product, part_of = compiled.Linear(torch.eye(4), None, "fp32"), compiled._part
 
-        def interrupted(function: Any, call: Any, part: int, parts: int) -> None:
-            if part == 0:
-                raise KeyboardInterrupt
-            part_of(function, call, part, parts)
+def interrupted(function, call, part, parts):
+    if part == 0:
+        raise KeyboardInterrupt
+    part_of(function, call, part, parts)
 
-        before = torch.get_num_threads()
-        torch.set_num_threads(2)
-        try:
-            monkeypatch.setattr(compiled, "_part", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                product(torch.ones(2, 4))
-            monkeypatch.undo()
-            assert torch.equal(product(torch.ones(2, 4)), torch.ones(2, 4))
-        finally:
-            torch.set_num_threads(before)
+compiled._part = interrupted
+try:
+    product(torch.ones(2, 4))
+except KeyboardInterrupt:
+    compiled._part = part_of
+    assert torch.equal(product(torch.ones(2, 4)), torch.ones(2, 4))
+    print("went on")
+"""
+        result = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True)
+        assert result.stdout == "went on\n", result.stderr
+
+    def test_no_thread_is_left_at_work_that_was_interrupted_as_it_started(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        team, begun = compiled._Team(), threading.Event()
+        start = threading.Thread.start
+
+        def interrupted(thread: threading.Thread) -> None:
+            start(thread)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            team.run(lambda part, parts: begun.set(), 2, lambda: None)
+        monkeypatch.undo()
+        assert not begun.wait(0.2)
 
 
 @NEEDS_KERNELS

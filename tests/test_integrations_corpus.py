@@ -229,10 +229,11 @@ class TestFolder:
 
 def test_a_finished_folder_has_nothing_half_written_in_it(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path))
-    (tmp_path / ".part-00000.jsonl.new-7").write_text("of a worker that was killed")
-    (tmp_path / "part-00000.jsonl").write_text("{}")
-    finish(folder, {"parts": [{"file": "part-00000.jsonl"}]})
-    assert folder.names() == {"part-00000.jsonl", MANIFEST}
+    (tmp_path / ".part-00000.parquet.new-7").write_text("of a worker that was killed")
+    (tmp_path / "part-00000.parquet").write_text("{}")
+    (tmp_path / ".notebook").mkdir()  # somebody else's
+    finish(folder, {"parts": [{"file": "part-00000.parquet"}]})
+    assert folder.names() == {"part-00000.parquet", MANIFEST, ".notebook"}
 
 
 def test_a_missing_extra_says_what_to_install(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,6 +217,16 @@ class TestRoundTrips:
         default.to_disk(tmp_path / "pipeline")
         again = spacy.load(tmp_path / "pipeline")
         assert np.array_equal(again(TEXT)._.elmo, default(TEXT)._.elmo)
+        for read in (
+            pipeline("lost").from_bytes(default.to_bytes()),
+            pipeline("lost").from_disk(tmp_path / "pipeline"),
+        ):
+            assert np.array_equal(read(TEXT)._.elmo, default(TEXT)._.elmo)
+
+    def test_what_was_left_out_stays_as_it_is(self, nlp: Any, folder: str, tmp_path: Path) -> None:
+        nlp.to_disk(tmp_path / "pipeline", exclude=["elmo"])
+        again: Any = spacy.load(tmp_path / "pipeline")
+        assert np.array_equal(again(TEXT)._.elmo, nlp(TEXT)._.elmo)
 
     def test_documents_keep_their_vectors_and_get_their_hooks_again(self, nlp: Any) -> None:
         doc = nlp(TEXT)

@@ -249,6 +249,26 @@ class TestWithoutHead:
         assert not torch.equal(elmo.load(tmp_path / "out").bilm.get_parameter(name), model.bilm.get_parameter(name))
 
 
+@pytest.mark.parametrize("keep_vocab", [False, True])
+def test_what_a_run_writes_is_no_text_of_its_own(
+    model: elmo.Model, text: Path, tmp_path: Path, keep_vocab: bool
+) -> None:
+    model = replace(model, vocab=model.vocab)
+    expected = tuned(model, text, tmp_path.parent / f"{tmp_path.name}-{keep_vocab}", keep_vocab=keep_vocab)
+    pattern = tmp_path / "*"
+    with pytest.raises(KeyboardInterrupt):
+        tuned(model, pattern, tmp_path / "out", keep_vocab=keep_vocab, report=cut_at(9))
+    assert tuned(model, pattern, tmp_path / "out", keep_vocab=keep_vocab, resume=True) == expected
+    assert tuned(model, pattern, tmp_path / "out", keep_vocab=keep_vocab, overwrite=True) == expected
+
+
+def test_a_run_with_a_new_head_may_become_longer(model: elmo.Model, text: Path, tmp_path: Path) -> None:
+    bare = replace(model, head=None)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(bare, text, tmp_path / "out", epochs=1, report=cut_at(9))
+    assert tuned(bare, text, tmp_path / "out", epochs=2, resume=True).steps > 9
+
+
 def test_an_epoch_is_that_of_the_rows_that_were_asked_for(model: elmo.Model, corpus: Corpus) -> None:
     paces = [finetune_settings(replace(model, head=None), corpus, sets=(f"data.rows={n}",)).train for n in (4, 16)]
     few, many = (each.head_steps or 0 for each in paces)
@@ -262,6 +282,7 @@ class TestSettingsOfNoUse:
         [
             ("train.validate_first=false", "compared with the model before it"),
             ("model.lstm.cell_clip=5", "the model to fine-tune says what it is"),
+            ("corpus=elsewhere", "the text to fine-tune on is given by itself"),
         ],
     )
     def test_are_refused_before_the_work(

@@ -399,8 +399,11 @@ class TestAgain:
         assert content(out) == content(whole.folder)
         run(Path(pattern), out, overwrite=True)
         assert content(out) == content(whole.folder)
-        with pytest.raises(ElmoError, match="all the text that was given lies in"):
-            run(out / "vocab.txt", out, overwrite=True)
+        with pytest.raises(ElmoError, match=r"vocab\.txt is given as text, and is what is to be written"):
+            run([text, out / "vocab.txt"], out, overwrite=True)
+        with pytest.raises(ElmoError, match="there is no file but what is to be written"):
+            run(out / "v*", out, overwrite=True)
+        assert content(out) == content(whole.folder)
 
     def test_a_damaged_part_is_named(self, text: Path, tmp_path: Path) -> None:
         def cut(*_: object) -> None:

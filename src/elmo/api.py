@@ -15,8 +15,8 @@ from typing import Unpack, cast, get_args
 import torch
 from torch import Tensor
 
-from elmo.chars import model_batch
-from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors, as_tokens, refuse_string
+from elmo.chars import model_batch, refuse_string
+from elmo.embed import Embedder, EmbedOptions, EmbedSettings, Sentence, Vectors, as_tokens
 from elmo.errors import ElmoError
 from elmo.formats import Format, left_out, read_model, write_model
 from elmo.formats.bundle import Bundle

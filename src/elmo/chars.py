@@ -76,8 +76,15 @@ def boundary_row(boundary: str, max_characters: int = 50, alphabet: str | None =
     return row if alphabet is None else row + np.int32(len(alphabet) + 1 - 256)
 
 
+def refuse_string(sentences: object) -> None:
+    """Refuse one string where sentences are expected: each of its letters would be one."""
+    if isinstance(sentences, str):
+        raise ElmoError(f"a list of sentences is expected, not the string {sentences[:40]!r}: put it in a list")
+
+
 def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = 50, alphabet: str | None = None) -> CharIds:
     """Encode sentences, padded with zeros to the longest: `(B, T, C)`, without sentence boundaries."""
+    refuse_string(sentences)
     return _padded(sentences, lambda words: words_to_ids(words, max_characters, alphabet))
 
 

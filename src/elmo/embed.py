@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elmo.chars import BOS, EOS, model_ids
+from elmo.chars import BOS, EOS, model_ids, refuse_string
 from elmo.config import ModelConfig
 from elmo.engine import Engine, EngineName, Precision, make_engine
 from elmo.engine.precision import Precision as Resolved
@@ -519,12 +519,6 @@ def _pooled(reduced: Tensor, real_BT: NDArray[np.bool_], pool: Pool) -> Tensor:
 
 def _lengths(sentences: list[list[str]]) -> Int64s:
     return np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
-
-
-def refuse_string(sentences: object) -> None:
-    """Refuse one string where sentences are expected: each of its letters would be one."""
-    if isinstance(sentences, str):
-        raise ElmoError(f"a list of sentences is expected, not the string {sentences[:40]!r}: put it in a list")
 
 
 def as_tokens(sentence: Sentence) -> list[str]:

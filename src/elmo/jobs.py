@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmo.chars import refuse_string
 from elmo.config import read_json
-from elmo.embed import Embedder, Sentence, Window, as_tokens, refuse_string
+from elmo.embed import Embedder, Sentence, Window, as_tokens
 from elmo.errors import ElmoError
 from elmo.files import cannot_write, locked, new_file
 from elmo.model import State
@@ -214,7 +215,7 @@ class Parts:
 
     def finish(self, out: Path) -> None:
         """Put the assembled file into its place; the parts are of no use any more."""
-        with self.assembled.open("rb") as file:
+        with self.assembled.open("r+b") as file:
             os.fsync(file.fileno())
         self.assembled.replace(out)
         self.clear()

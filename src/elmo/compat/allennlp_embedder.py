@@ -18,7 +18,7 @@ from torch import Tensor
 
 from elmo.compat.allennlp_bilm import File, _ElmoBiLm, batch_to_ids, given, remove_sentence_boundaries
 from elmo.errors import ElmoError
-from elmo.files import new_file
+from elmo.files import check_new_file, new_file
 from elmo.sinks import Record, SentenceKeys, write_records
 
 Vectors = NDArray[np.float32]
@@ -92,6 +92,7 @@ class ElmoEmbedder:
         for number, tokens in enumerate(sentences if use_sentence_keys else []):
             keys.check(number, tokens)
         embedded = zip(sentences, self.embed_sentences(sentences, batch_size), strict=True)
+        check_new_file(Path(output_file_path), overwrite=True)
         with new_file(Path(output_file_path)) as beside:
             write_records(
                 beside,

@@ -25,7 +25,7 @@ from elmo.chars import BOS, EOS, batch_to_ids
 from elmo.compat.allennlp_bilm import remove_sentence_boundaries
 from elmo.config import ModelConfig
 from elmo.errors import ElmoError
-from elmo.files import new_file, new_hdf5
+from elmo.files import check_new_file, new_file, new_hdf5
 from elmo.formats import read_model
 from elmo.formats.bilm_tf import open_hdf5
 from elmo.formats.bundle import Bundle, empty_bilm, fill_bilm
@@ -162,6 +162,7 @@ def dump_token_embeddings(vocab_file: File, options_file: File, weight_file: Fil
     model = load(weight_file, options=options_file)
     words, width = read_words(vocab_file), model.config.lstm.projection_dim
     vectors = model.embed_iter(([word] for word in words), layers=0)
+    check_new_file(Path(outfile), overwrite=True)
     with new_file(Path(outfile)) as beside, new_hdf5(beside) as (file, check):
         dataset = file.create_dataset("embedding", (len(words), width), dtype="float32")
         for start in range(0, len(words), _WORDS_AT_ONCE):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmo.api import Model, load
-from elmo.chars import BOS, EOS
+from elmo.chars import BOS, EOS, refuse_string
 from elmo.embed import Sentence, Vectors, as_tokens
 from elmo.errors import ElmoError
 from elmo.lm.scores import Likeliest, Scorer, head_of
@@ -140,6 +140,7 @@ class ElmoModel:
             topn: how many candidates.
             nodelimiters: pass over `<S>` and `</S>`.
         """
+        refuse_string(data)
         head, vocab = head_of(self._model)
         scorer = Scorer(self._model.embedder(layers="top", batch_size=1), head, vocab)
         without = (BOS, EOS) if nodelimiters else ()
@@ -170,6 +171,7 @@ class ElmoModel:
     def _embed(self, texts: Sequence[Sentence], warmup: bool, layers: Layers, session: Session | None) -> list[Vectors]:
         """An array a sentence, `(tokens, D)` or `(L, tokens, D)`."""
         self._before(layers)
+        refuse_string(texts)
         embedder = self._model.embedder(layers=layers, state="carry", batch_size=self.batch_size)
         batches = list(embedder.groups(map(as_tokens, texts)))
         state = None if session is None else session.state

@@ -154,7 +154,7 @@ class _Team:
         with self._lock:
             try:
                 if self._pool is None or self._size < parts - 1:
-                    self._pool, self._size = ThreadPoolExecutor(parts - 1, "elmo"), parts - 1
+                    self._pool, self._size = _started(parts - 1), parts - 1
                 others = [self._pool.submit(function, part, parts) for part in range(1, parts)]
                 function(0, parts)
                 for other in others:
@@ -170,6 +170,18 @@ class _Team:
                 abandon()
                 self._pool.shutdown()
                 self._pool = None
+
+
+def _started(threads: int) -> ThreadPoolExecutor:
+    """A pool with all of its threads: an interrupt while one starts would leave it at work and unknown to the pool."""
+    pool, together = ThreadPoolExecutor(threads, "elmo"), threading.Barrier(threads)
+    try:
+        for waiting in [pool.submit(together.wait) for _ in range(threads)]:
+            waiting.result()
+    except BaseException:
+        together.abort()
+        raise
+    return pool
 
 
 _TEAM = _Team()

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elmo.chars import refuse_string
 from elmo.embed import Embedder, Sentence, Vectors, as_tokens
 from elmo.errors import ElmoError
 
@@ -95,6 +96,7 @@ def nearest(
         report: told how far it is.
     """
     _check(embedder, k)
+    refuse_string(sentences)
     if not queries:
         return []
     searches = [_Search(query, k, same_word, one_per_sentence, own_sentence) for query in queries]

@@ -10,7 +10,7 @@ import hashlib
 import json
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -93,9 +93,9 @@ class Part:
         return json.dumps(asdict(self))
 
 
-def find_parts(texts: list[str], part_bytes: int) -> list[Part]:
-    """Cut files, folders, globs and URLs into ranges; what they hold is not counted yet."""
-    sources = [_anywhere(source) for source in find_sources(texts)]
+def find_parts(texts: list[str], part_bytes: int, made: Sequence[Path] = ()) -> list[Part]:
+    """Cut files, folders, globs and URLs into ranges, without those in `made`; what they hold is not counted yet."""
+    sources = [_anywhere(source) for source in find_sources(texts, made)]
     return [part for source in sources for part in _cut(source, part_bytes)]
 
 

@@ -11,7 +11,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ class Folder:
                 (Path(self.name) / name).unlink(missing_ok=True)
                 continue
             files, path = file_system(f"{self.name}/{name}")
-            with self._store_errors():
+            with self._store_errors(), suppress(FileNotFoundError):
                 files.rm_file(path)
 
     @contextmanager
@@ -164,5 +164,6 @@ def finish(folder: Folder, manifest: dict[str, Any]) -> None:
             f"{folder.name} has {len(found & expected):,} of {len(expected):,} parts and {len(found - expected):,} "
             "others: the same command with --resume makes what is missing"
         )
-    folder.remove(name for name in there if name.startswith("."))  # of workers that were killed in this run
+    # Of workers that were killed in this run.
+    folder.remove(name for name in there if name.startswith(".") and _OURS.fullmatch(name))
     write_manifest(folder, manifest | {"complete": True})

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from elmo.api import Model
@@ -101,7 +102,7 @@ def embed_corpus(
     _check(settings)
     ray, folder = _import_ray(), Folder(out)
     check(folder, resume=resume, overwrite=overwrite)
-    pieces = find_parts(texts, reading.part_bytes)
+    pieces = find_parts(texts, reading.part_bytes, [Path(folder.name)] if folder.is_local else [])
     with _cluster(ray), folder.locked():
         workers = _workers(ray, pool)
         parts = numbered(list(_count_all(ray, pieces, reading)))

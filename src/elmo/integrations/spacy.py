@@ -121,16 +121,18 @@ class ElmoComponent(Pipe):
     def to_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> None:
         """Write the model into the component's folder, in place of what was there; none if it is the embedded one."""
         Path(path).mkdir(parents=True, exist_ok=True)
-        if self._embedded:
-            shutil.rmtree(Path(path) / _MODEL, ignore_errors=True)
-        else:
+        if self._embedded and (Path(path) / _MODEL).exists():
+            shutil.rmtree(Path(path) / _MODEL)
+        elif not self._embedded:
             save(self.loaded(), Path(path) / _MODEL, dtype=dtype_of(self.loaded()), overwrite=True)
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> ElmoComponent:
-        """Take the model of a folder that `to_disk` has filled."""
+        """Take the model of a folder that `to_disk` has filled; one without a model has the embedded one."""
         folder = Path(path) / _MODEL
         if folder.exists():
             self._model, self._embedded = load(folder), False
+        elif folder.parent.exists():
+            self._path, self._model, self._embedded = None, None, True
         return self
 
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
@@ -144,13 +146,14 @@ class ElmoComponent(Pipe):
         """Take the model of what `to_bytes` made."""
         files: dict[str, bytes] = srsly.msgpack_loads(data)
         with TemporaryDirectory() as folder:
-            (Path(folder) / _MODEL).mkdir()
+            if files:
+                (Path(folder) / _MODEL).mkdir()
             for name, content in files.items():
                 if not is_ours(name):
                     raise ElmoError(f"the component's bytes hold a file {name!r:.80}, which is no part of a model")
                 (Path(folder) / _MODEL / name).write_bytes(content)
+            self.from_disk(folder)
             if files:
-                self.from_disk(folder)
                 self.loaded().bilm  # noqa: B018 - into memory, before the file goes
         return self
 

@@ -315,7 +315,7 @@ def finetune(
     )
     loaded = load_model(model, options, vocab)
     with (
-        told_of_resuming(out, overwrite=overwrite),
+        told_of_resuming(out),  # with --overwrite, too, where the model that is there is to be replaced
         ExitStack() as bars,
         _training_bar(quiet, begin=bars.close) as report,
     ):
@@ -406,7 +406,7 @@ def _training_note(done: Trained) -> str:
     note = f"step {done.event.step:,} of {done.steps:,}"
     if done.mean is not None:
         # exp of a sampled loss is no perplexity, and is not to be taken for one.
-        shown = "sampled" if done.mean.sampled else f"perplexity {perplexity_of(done.mean.loss):.1f}"
+        shown = "sampled" if done.mean.sampled else f"perplexity {perplexity_of(done.mean.loss):.4g}"
         note += f", loss {done.mean.loss:.3f} ({shown})"
     return note + (f", held out: perplexity {done.validated.perplexity:.1f}" if done.validated else "")
 

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from elmo.config import read_json
 from elmo.errors import ElmoError
 from elmo.files import locked
 from elmo.formats import check_target, write_model
@@ -33,7 +34,7 @@ from elmo.formats.bundle import Bundle
 from elmo.lm.begin import start_model
 from elmo.lm.corpus import MANIFEST, Corpus, check_vocabulary
 from elmo.lm.distributed import Ranks
-from elmo.lm.folder import LAST
+from elmo.lm.folder import CONFIG, LAST
 from elmo.lm.loop import Report, read_best, run_training
 from elmo.lm.parts import Progress as Prepared
 from elmo.lm.perplexity import perplexity_of
@@ -137,9 +138,11 @@ def finetune(
                 vocab=None if vocab is None else work / _VOCAB,
                 workers=workers,
                 resume=resume,
+                also_made=(out, work),
                 report=preparing,
             )
         settings = finetune_settings(model, corpus, epochs=config.epochs, seed=config.prepare.seed, sets=config.sets)
+        settings = _as_begun(settings, work / _RUN, config.sets)
         training = Training(settings, corpus, Ranks(device=usable_device(device)), start_model(model, corpus, settings))
         progress = run_training(training, work / _RUN, resume=True, report=report)
         best = read_best(work / _RUN, training)
@@ -182,6 +185,14 @@ def finetune_settings(
     return _changed(replace(base, train=pace), sets)
 
 
+def _as_begun(settings: TrainConfig, run: Path, sets: Sequence[str]) -> TrainConfig:
+    """How long a new head learns alone is settled when a run begins, however long the run then becomes."""
+    if not (run / LAST).exists():
+        return settings
+    begun = TrainConfig.from_dict(read_json(run / CONFIG)).train.head_steps
+    return _changed(replace(settings, train=replace(settings.train, head_steps=begun)), sets)
+
+
 def _loop(*, epochs: int) -> LoopSettings:
     return LoopSettings(epochs=epochs, validate_first=True, patience=_PATIENCE)
 
@@ -191,6 +202,8 @@ def _changed(settings: TrainConfig, sets: Sequence[str]) -> TrainConfig:
     changed = settings.changed(sets)
     if changed.model != settings.model:
         raise ElmoError("--set model...: the model to fine-tune says what it is; no setting changes that")
+    if changed.corpus != settings.corpus:
+        raise ElmoError("--set corpus=...: the text to fine-tune on is given by itself")
     if not changed.train.validate_first:
         raise ElmoError("train.validate_first is false: what comes of fine-tuning is compared with the model before it")
     return changed

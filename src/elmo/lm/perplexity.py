@@ -7,4 +7,4 @@ import math
 
 def perplexity_of(loss: float) -> float:
     """`exp` of a mean `-ln p`; infinite where it would overflow: a model may be out of its depth, and say so."""
-    return math.exp(loss) if loss < 700 else math.inf
+    return math.inf if loss >= 700 else math.exp(loss)

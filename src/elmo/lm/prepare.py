@@ -76,6 +76,7 @@ def prepare(
     workers: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    also_made: Sequence[Path] = (),
     report: Report = _silent,
 ) -> Corpus:
     """Prepare text for training; the result depends neither on `workers` nor on where a run was cut.
@@ -92,6 +93,7 @@ def prepare(
         resume: go on where an earlier run with the same settings was cut; start where there was none. Of a run that has
             ended, text is compared by names and sizes.
         overwrite: replace `out`, and what is left of an earlier run.
+        also_made: what else the caller writes, and is no text though a pattern matches it.
         report: called now and then.
 
     Raises:
@@ -99,7 +101,8 @@ def prepare(
     """
     config = config or PrepareConfig()
     words = None if vocab is None else check_vocabulary(Vocabulary.read(vocab), str(vocab))
-    pieces = [*_cut(texts, out), *_cut(valid, out, held_out=True)]
+    made = (out, Work(out).folder, *also_made)
+    pieces = [*_cut(texts, made), *_cut(valid, made, held_out=True)]
     _refuse_overlap(pieces)
     settings = _settings(config, words, pieces)
     work = Work(out)
@@ -141,8 +144,8 @@ def write_vocabulary(
     _check_vocabulary_size(max_words, min_count)
     check_new_file(out, overwrite=overwrite)
     reading = reading or Reading()
-    pieces = _cut(texts, out)
     work = Work(out)
+    pieces = _cut(texts, (out, work.folder))
     with work.locked(_reading(reading, pieces), overwrite=True):
         _read(pieces, work.folder, reading, workers, report)
         parts = part_paths(work.folder)
@@ -214,15 +217,15 @@ def _check_vocabulary_size(max_words: int, min_count: int) -> None:
         raise ElmoError(f"min_count is {min_count}: give 1 or more")
 
 
-def _cut(texts: Sequence[str], out: Path, *, held_out: bool = False) -> list[Piece]:
+def _cut(texts: Sequence[str], made: Sequence[Path], *, held_out: bool = False) -> list[Piece]:
     for text in texts:
-        if "://" not in text and Path(text).is_dir() and out.resolve().is_relative_to(Path(text).resolve()):
-            raise ElmoError(f"{out} would lie among the text in {text}: write it elsewhere")
-    made = (out.resolve(), Work(out).folder)  # by this run or an earlier one, which a pattern may match
-    found = [source for source in find_sources(texts) if not any(map(Path(source.place).is_relative_to, made))]
-    if texts and not found:
-        raise ElmoError(f"all the text that was given lies in {out}, which is to be written: give other text")
-    return cut(found, held_out=held_out)
+        out = made[0].resolve()
+        if "://" not in text and Path(text).is_dir() and out.is_relative_to(Path(text).resolve()):
+            raise ElmoError(f"{made[0]} would lie among the text in {text}: write it elsewhere")
+    sources = find_sources(texts, made)
+    if texts and not sources:
+        raise ElmoError(f"{', '.join(texts)}: there is no file but what is to be written")
+    return cut(sources, held_out=held_out)
 
 
 def _refuse_overlap(pieces: Sequence[Piece]) -> None:

@@ -66,11 +66,24 @@ class Piece:
     """Whether it was given as held-out text."""
 
 
-def find_sources(texts: Iterable[str]) -> list[Source]:
-    """The files that paths, folders, globs and URLs stand for; the files of each by name, a file given twice once."""
+def find_sources(texts: Iterable[str], made: Sequence[Path] = ()) -> list[Source]:
+    """The files that paths, folders, globs and URLs stand for; the files of each by name, a file given twice once.
+
+    Those in `made` are left out, which whoever asks is about to write: a pattern may match them.
+    """
+    if isinstance(texts, str):
+        raise ElmoError(f"a list of texts is expected, not the string {texts[:40]!r}: put it in a list")
     found: dict[str, Source] = {}
-    for source in (source for text in texts for source in _find(text)):
-        found.setdefault(source.place, source)
+    for text in texts:
+        for source in _find(text):
+            inside = next((folder for folder in made if Path(source.place).is_relative_to(folder.resolve())), None)
+            if inside is None:
+                found.setdefault(source.place, source)
+            elif not _is_pattern(text):
+                raise ElmoError(
+                    f"{source.shown} is given as text, and is what is to be written ({inside}): leave it out; a "
+                    "pattern in quotes, such as 'texts/*', does so"
+                )
     return list(found.values())
 
 
@@ -204,24 +217,40 @@ class Lines:
                 yield line
 
 
+def _is_pattern(text: str) -> bool:
+    """Whether a text stands for all files that are called like it."""
+    return "://" not in text and glob.has_magic(text) and not Path(text).exists()
+
+
 def _find(text: str) -> Sequence[Source]:
     if text == "-":
         return [Source("-", can_reopen=False)]
     if "://" in text:
         return _find_remote(text)
     path = Path(text)
-    if path.is_dir():
-        inside = sorted(file for file in path.rglob("*") if file.is_file())
-        shown = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-        if not shown:
-            raise ElmoError(f"the folder {text} has no file in it")
-        return [_local(str(file)) for file in shown]
-    if not path.exists() and glob.has_magic(text):
+    if _is_pattern(text):
         names = sorted(glob.glob(text, recursive=True))
         if not names:
             raise ElmoError(f"no file is called like {text}")
-        return [source for name in names for source in _find(name)]
+        found = [
+            source for name in names for source in (_inside(Path(name)) if os.path.isdir(name) else [_local(name)])
+        ]
+        if not found:
+            raise ElmoError(f"what is called like {text} is folders with no file in them")
+        return found
+    if path.is_dir():
+        inside = _inside(path)
+        if not inside:
+            raise ElmoError(f"the folder {text} has no file in it")
+        return inside
     return [_local(text)]
+
+
+def _inside(folder: Path) -> list[Source]:
+    """The files of a folder and of those in it, but for what is hidden."""
+    inside = sorted(file for file in folder.rglob("*") if file.is_file())
+    shown = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+    return [_local(str(file)) for file in shown]
 
 
 def _local(name: str) -> Source:

@@ -57,7 +57,7 @@ class Work:
         self._assembled.mkdir()
         write(self._assembled)
         for path in self._assembled.iterdir():
-            with path.open("rb") as file:
+            with path.open("r+b") as file:
                 os.fsync(file.fileno())
         if self.out.exists():
             shutil.rmtree(self.folder / "old", ignore_errors=True)
