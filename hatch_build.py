@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
-import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import platform_tags  # hatchling depends on it
 
 FLAGS = ["-O3", "-std=gnu11", "-fno-math-errno", "-shared", "-fPIC"]
 
@@ -21,7 +22,8 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg,misc]  # hatchlin
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and say in the wheel's tag for which platform; the library is of no Python version."""
         compiler = shutil.which(os.environ.get("CC", "cc"))
-        if compiler is None or os.name != "posix" or "ELMO_NO_KERNEL" in os.environ:
+        has_kernel = os.name == "posix" and platform.machine() in ("x86_64", "amd64")  # elsewhere it would be empty
+        if compiler is None or not has_kernel or "ELMO_NO_KERNEL" in os.environ:
             return
         self._folder = tempfile.TemporaryDirectory()
         target = Path(self._folder.name) / "_kernels.so"
@@ -32,4 +34,5 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg,misc]  # hatchlin
             return
         build_data["force_include"][str(target)] = "elmo/engine/_kernels.so"
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        here = (tag for tag in platform_tags() if not tag.startswith(("manylinux", "musllinux")))
+        build_data["tag"] = f"py3-none-{next(here)}"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import elmo
 from conftest import run_elmo
@@ -56,6 +57,11 @@ def test_the_command_prints_a_table_or_json(model_folder: Path) -> None:
         (["--lengths", "ten"], "--lengths is 'ten': give whole numbers"),
         (["--precision", "fp8"], "precision is 'fp8': give one of"),
         (["--device", "moon"], "device is 'moon', which cannot be used here"),
+        pytest.param(
+            ["--device", "cuda"],
+            "device is 'cuda', which cannot be used here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here"),
+        ),
     ],
 )
 def test_the_command_refuses_what_is_not_there(model_folder: Path, options: list[str], message: str) -> None:

@@ -310,6 +310,11 @@ def test_too_little_memory_is_an_error_that_says_what_to_do(capsys: pytest.Captu
             cli.main()
         assert ended.value.code == 2
         assert capsys.readouterr().err.startswith("error: CUDA out of memory: smaller batches")
+        on_cpu = "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"
+        patched.setattr(cli, "app", Mock(side_effect=RuntimeError(on_cpu)))
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert capsys.readouterr().err.startswith("error: out of memory: smaller batches")
         patched.setattr(cli, "app", Mock(side_effect=RuntimeError("a bug")))
         with pytest.raises(RuntimeError, match="a bug"):
             cli.main()

@@ -24,7 +24,7 @@ import elmo
 from conftest import small_options, write_model
 from elmo.chars import words_to_ids
 from elmo.config import ModelConfig
-from elmo.engine import ReferenceEngine, compiled, make_engine, plain, precision
+from elmo.engine import ReferenceEngine, available, compiled, make_engine, plain, precision
 from elmo.engine import cpu as cpu_engine
 from elmo.engine.cpu import CpuEngine, supported
 from elmo.engine.precision import Precision, Tokens
@@ -379,6 +379,32 @@ def test_ids_that_are_no_characters_are_refused(wrong: int) -> None:
     ids[0, 2] = wrong
     with pytest.raises(IndexError, match=str(wrong)):
         fast(bilm).encode(ids)
+
+
+class TestWhatTritonNeeds:
+    def test_is_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("CC", raising=False)
+        monkeypatch.setattr(shutil, "which", lambda _: None)
+        assert available._missing_compiler() == "C compiler"
+
+    def test_is_pythons_header(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CC", "cc")
+        monkeypatch.setattr("sysconfig.get_paths", lambda **_: {"include": str(tmp_path)})
+        assert "Python.h" in str(available._missing_compiler())
+        (tmp_path / "Python.h").touch()
+        assert available._missing_compiler() is None
+
+    def test_is_said_once_and_done_without(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(available, "_triton", lambda: (9, 9))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+        monkeypatch.setattr(available, "_missing_compiler", lambda: "C compiler")
+        available.has_triton.cache_clear()
+        try:
+            with pytest.warns(UserWarning, match="no C compiler is here, without which Triton makes no kernels"):
+                assert not available.has_triton(torch.device("cuda:7"))
+            assert not available.has_triton(torch.device("cuda:7"))
+        finally:
+            available.has_triton.cache_clear()
 
 
 def test_large_scratch_is_held_while_it_is_used_and_given_up_after(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ tests are of compiled kernels and captured steps.
 
 from __future__ import annotations
 
+import copy
 import math
 import weakref
 from pathlib import Path
@@ -16,10 +17,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import small_options
+import elmo
+from conftest import small_options, write_model
 from elmo.chars import words_to_ids
 from elmo.engine.available import has_triton
 from elmo.errors import ElmoError
+from elmo.lm.begin import start_model
 from elmo.lm.distributed import Ranks
 from elmo.lm.encoder import FusedMaximum, gated
 from elmo.lm.folder import LAST, METRICS
@@ -291,6 +294,25 @@ class TestKernels:
         exact, low = (torch.autograd.grad(losses.sum(), h)[0] for losses in found)
         assert low.dtype == torch.float32
         assert 0 < float((exact - low).abs().max()) < 0.05
+
+
+@needs_triton
+def test_planned_steps_from_a_published_file_are_the_plain_ones(tmp_path: Path) -> None:
+    """Its weights are read transposed: what walks their memory must not be given them so."""
+    write_model(tmp_path, small_options(), scale=0.2)
+    corpus = small_corpus()
+    settings = config(train__steps=3, train__dropout=0.0)
+    plain, ours = (
+        Training(settings, corpus, Ranks(device=DEVICE), start_model(elmo.load(tmp_path), corpus, settings))
+        for _ in range(2)
+    )
+    ours.planned, plain.planned = True, False
+    head = copy.deepcopy(plain.lm.head.state_dict())
+    ours.lm.head.load_state_dict(head)
+    assert all(weight.is_contiguous() for weight in ours.lm.parameters())
+    list(train(plain)), list(train(ours))
+    for (name, weight), other in zip(ours.lm.named_parameters(), plain.lm.parameters(), strict=True):
+        torch.testing.assert_close(weight, other, rtol=1e-4, atol=1e-6, msg=name)
 
 
 @needs_triton

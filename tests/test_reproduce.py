@@ -22,6 +22,7 @@ from elmo.tasks.run import RESULT, Result
 from elmo.tasks.settings import TaskConfig
 
 DATA = SHARED / "data" / "tasks"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the task data of ../shared is not here")
 
 
@@ -268,6 +269,16 @@ def test_a_folder_of_runs_is_of_one_version_of_the_data(tmp_path: Path) -> None:
     archive.unlink()  # tables can be made again without it
     with pytest.raises(NotDoneError):
         Lab(here).run("ner", without("ner"))
+
+
+def test_what_cannot_be_read_keeps_no_other_table_from_being_made(tmp_path: Path) -> None:
+    options = ["--data", tmp_path, "--runs", RESULTS / "runs", "-o", tmp_path / "out", "--no-train", "--device", "cpu"]
+    result = run_elmo("reproduce", "table6", "figure2", *options)
+    assert result.returncode == 2
+    assert b"table6 was not made: cannot read" in result.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["figure2.md", "figure2.svg"]
+    nothing = run_elmo("reproduce", "figure2", *options, "--runs", tmp_path / "none")
+    assert b"figure2 was not made: no task was trained with ELMo" in nothing.stderr
 
 
 def test_what_compares_no_task_that_was_asked_for_is_not_made(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,26 @@ class TestWhole:
         assert raw.stdout.count(b"N2") == 3, raw.stderr
         lines = run_elmo("predict", out, "-", "--json", stdin=b"in N2\n").stdout
         assert json.loads(lines) == {"tokens": ["in", "N2"], "tags": ["O", "B-LOC"]}
+
+    def test_a_folder_that_has_the_embedded_models_name_is_stored(self, files: Path, tmp_path: Path) -> None:
+        shutil.copytree(files / "bilm", tmp_path / "default")
+        given = command(files, "--model", "default", "--vectors", "none", "-o", "out")
+        assert run_elmo(*given, cwd=tmp_path).returncode == 0
+        assert (tmp_path / "out" / "bilm").is_dir()
+        shutil.rmtree(tmp_path / "default")
+        assert run_elmo("predict", "out", "-", stdin=b"in N2\n", cwd=tmp_path).returncode == 0
+
+    def test_many_are_answered_in_their_order(self, tagger: Path) -> None:
+        numbers = [f"in N{n}" for n in range(7)]
+        script = "import elmo.tasks.train_command as c; c._ANSWERED_AT_ONCE = 3; from elmo.cli import main; main()"
+        said = subprocess.run(
+            [sys.executable, "-c", script, "predict", str(tagger), "-", "--json"],
+            input="\n".join(numbers),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert [" ".join(json.loads(line)["tokens"]) for line in said.stdout.splitlines()] == numbers, said.stderr
 
     def test_mistakes_are_said(self, files: Path, tmp_path: Path) -> None:
         bad = tmp_path / "bad.conll"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from dataclasses import replace
@@ -16,11 +17,13 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
 import elmo
+import manylangs64
 from conftest import small_options, write_model
 from elmo.errors import ElmoError
 from elmo.lm.checkpoint import read_tensors
 from elmo.lm.loop import run_training
 from elmo.tasks import files as task_files
+from elmo.tasks import saved
 from elmo.tasks import words as words_module
 from elmo.tasks.all import TASKS
 from elmo.tasks.encoder import EncoderSettings, Place, TokenEncoder
@@ -132,6 +135,12 @@ class TestEncoder:
         other.load_state_dict({n: w for n, w in trained.state_dict().items() if not n.startswith("bilm.")})
         one, two = trained(trained.collate(tokens, None)).inputs, other(other.collate(tokens, frozen)).inputs
         torch.testing.assert_close(one, two, atol=5e-3, rtol=0)
+
+    def test_a_biLM_that_reads_other_characters_is_not_trained(self, tmp_path: Path) -> None:  # noqa: N802 - its name
+        manylangs64.write(tmp_path / "m")
+        model = elmo.load(tmp_path / "m")
+        with pytest.raises(ElmoError, match=r"an alphabet of its own .* cannot be trained in a task model"):
+            TokenEncoder(EncoderSettings(train_bilm=True), ["in"], elmo=(3, model.config.dim), bilm=model.bilm)
 
     def test_a_word_is_known_in_lower_case_too_and_static_vectors_stay(self) -> None:
         vectors = WordVectors(("cat", "dog"), np.array([[1.0, 0.0], [0.0, 2.0]], np.float32))
@@ -384,6 +393,22 @@ class TestTraining:
         answers = load_task(tmp_path / "out").answers(sentences(8, 1))
         assert Entities().scores(sentences(8, 1), answers) == trained.result.dev
         assert read_learned(tmp_path / "out") == Learned("out", "ner", trained.result.layer_weights)
+
+    def test_one_that_names_the_embedded_model_wants_the_same(
+        self, bilm: elmo.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trained = train_task(
+            Entities(), small(train={"epochs": 1}), Data(sentences(16), sentences(8, 1)), tmp_path / "run", bilm=bilm
+        )
+        save_task(trained, bilm, tmp_path / "out", embedded=True)
+        monkeypatch.setattr(saved, "load", lambda *_: bilm)
+        answers = load_task(tmp_path / "out").answers(sentences(8, 1))
+        assert Entities().scores(sentences(8, 1), answers) == trained.result.dev
+        other = copy.deepcopy(bilm)
+        other.bilm.forwards[0].get_parameter("kernel").data.mul_(0.9)
+        monkeypatch.setattr(saved, "load", lambda *_: other)
+        with pytest.raises(ElmoError, match="trained with the embedded model of another release of elmo"):
+            load_task(tmp_path / "out")
 
     @pytest.mark.parametrize(
         "about",

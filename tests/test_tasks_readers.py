@@ -123,6 +123,10 @@ class TestPaths:
         for name in ("ALL", "one", "two"):
             write_wsd(tmp_path / "sets" / name, name=name)
         assert [Path(file).name for file in find_wsd(str(tmp_path / "sets"))] == ["one.data.xml", "two.data.xml"]
+        corpora = tmp_path / "sets" / "Training_Corpora"
+        write_wsd(corpora / "SemCor", name="semcor")
+        assert [Path(file).name for file in find_wsd(str(tmp_path / "sets"))] == ["one.data.xml", "two.data.xml"]
+        assert [Path(file).name for file in find_wsd(str(corpora))] == ["semcor.data.xml"]
         assert find_wsd(str(tmp_path / "sets" / "ALL")) == [str(tmp_path / "sets" / "ALL" / "ALL.data.xml")]
         path = self.archive(tmp_path, {"a/x.data.xml": XML, "a/x.gold.key.txt": KEYS, "b/y.data.xml": XML})
         assert find_wsd(f"{path}/a") == [f"{path}/a/x.data.xml"]

@@ -223,7 +223,7 @@ class TestScores:
         assert scores == pytest.approx({"precision": 1 / 3, "recall": 1 / 3, "f1": 1 / 3})
 
     def test_what_is_told_is_not_counted(self) -> None:
-        assert TASK.scores([proposition("Go/B-V")], [("O",)]) == {"precision": 0, "recall": 0, "f1": 0}
+        assert TASK.scores([proposition("Go/B-V")], [("B-V",)]) == {"precision": 0, "recall": 0, "f1": 0}
 
 
 class TestLayers:

@@ -149,12 +149,19 @@ class TestPhrases:
 
     def test_long_enough_phrases_are_trained_on_each_once(self) -> None:
         again = LabelledText(("It", "works"), "2", (("2", 0, 1), ("2", 0, 2)))
-        found = TASK.for_training([self.text, self.text, again], ClassifierSettings(shortest_phrase=2))
+        other = LabelledText(("!",), "4")
+        found = TASK.for_training([self.text, self.text, again, other], ClassifierSettings(shortest_phrase=2))
         assert found == [
             LabelledText(("It", "works", "."), "3"),
             LabelledText(("It", "works"), "2"),
+            other,
             LabelledText(("works", "."), "4"),
         ]
+
+    def test_those_of_a_class_that_no_text_has_teach_nothing(self) -> None:
+        """As where trees with a neutral root were left out."""
+        found = TASK.for_training([self.text], ClassifierSettings(shortest_phrase=1))
+        assert found == [LabelledText(self.text.tokens, "3")]
 
     def test_whole_texts_stay_however_short(self) -> None:
         whole = [LabelledText(self.text.tokens, "3")]

@@ -241,18 +241,24 @@ def load(
         options: the `options.json`, where it is not with the weights.
         vocab: the vocabulary of a model that reads words, or of a checkpoint, where it is not beside it.
     """
-    if path is None or (str(path) == EMBEDDED and not Path(path).exists()):
+    if is_embedded(path):
         if options is not None or vocab is not None:
             raise ElmoError("options and vocab belong to a model: give its path")
         with resources.as_file(resources.files("elmo") / "models" / "default") as folder:
             bundle = read_model(folder)
     else:
+        assert path is not None
         bundle = read_model(
             snapshot(path) if isinstance(path, str) and path.startswith(PREFIX) else Path(path),
             options=None if options is None else Path(options),
             vocab=None if vocab is None else Path(vocab),
         )
     return Model(**{f.name: getattr(bundle, f.name) for f in fields(Bundle)})
+
+
+def is_embedded(path: str | PathLike[str] | None) -> bool:
+    """Whether `load` takes a path for the embedded model."""
+    return path is None or (str(path) == EMBEDDED and not Path(path).exists())
 
 
 def dtype_of(model: Bundle) -> Dtype:

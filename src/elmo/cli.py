@@ -17,7 +17,7 @@ import typer
 
 from elmo import __version__
 from elmo.command_io import load_model, open_lines, sentences_of, told_of_resuming
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, lack_of_memory
 from elmo.explore.command import neighbours
 from elmo.lm.command import finetune, perplexity, prepare, pretrain, score, substitutes, vocab
 from elmo.options import (
@@ -259,14 +259,10 @@ def bench(
 
 def _precisions(config: ModelConfig, device: str | None) -> tuple[str, ...]:
     """What there is to be had for a model on a device."""
-    import torch
-
     from elmo.engine import precisions
+    from elmo.transfer import usable_device
 
-    try:
-        return precisions(config, torch.device(device or "cpu"))
-    except RuntimeError as error:
-        raise ElmoError(f"device is {device!r}, which cannot be used here: {error}") from error
+    return precisions(config, usable_device(device or "cpu"))
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
@@ -386,11 +382,10 @@ def main() -> None:
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # PyTorch's, which is not imported to say so
+    except (RuntimeError, MemoryError) as error:
+        if (reason := lack_of_memory(error)) is None:
             raise
-        reason = str(error).partition(". ")[0]
-        print(f"error: {reason}: smaller batches, as by --batch-tokens, need less", file=sys.stderr)
+        print(f"error: {reason}: smaller batches, or shorter texts, need less", file=sys.stderr)
         sys.exit(2)
 
 

@@ -21,3 +21,12 @@ class MissingExtraError(ElmoError, ImportError):
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
         """Comes out of another process as it went in."""
         return type(self), self._given
+
+
+def lack_of_memory(error: BaseException) -> str | None:
+    """What PyTorch says where a device's memory is too small, in short; None of any other error."""
+    if type(error).__name__ == "OutOfMemoryError":  # PyTorch's, which is not imported to say so
+        return str(error).partition(". ")[0]
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)):
+        return "out of memory"
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -13,6 +14,8 @@ from typing import Any
 import h5py
 
 from elmo.errors import ElmoError
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 def check_new_file(path: Path, *, overwrite: bool) -> None:
@@ -52,10 +55,10 @@ def new_folder(path: Path) -> Iterator[Path]:
             path.rename(old)
         beside.rename(path)
     except OSError as error:
-        if old.exists() and not path.exists():
-            old.rename(path)
         raise cannot_write(path, error) from error
     finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
@@ -109,7 +112,7 @@ def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
 def locked(path: Path, refusal: str | None = None) -> Iterator[None]:
     """Hold a lock file for this process alone; where another has it, refuse, or wait if there is no `refusal`.
 
-    Some systems have no such locks.
+    Some systems have no such locks, and some file systems that are shared by machines.
     """
     with path.open("w") as file:
         try:
@@ -118,8 +121,11 @@ def locked(path: Path, refusal: str | None = None) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX if refusal is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except ImportError:
             pass
-        except OSError as error:
+        except BlockingIOError as error:
             raise ElmoError(refusal or f"cannot lock {path}: {error.strerror}") from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise ElmoError(f"cannot lock {path}: {error.strerror}") from error
         yield
 
 

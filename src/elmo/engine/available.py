@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sysconfig
+import warnings
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
@@ -20,7 +25,24 @@ def has_triton(device: torch.device) -> bool:
         return False
     if device.type != "cuda":
         return device.type == "cpu"
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= _OLDEST_GPU
+    if torch.version.hip is not None or torch.cuda.get_device_capability(device) < _OLDEST_GPU:
+        return False
+    missing = _missing_compiler()
+    if missing is not None:
+        warnings.warn(
+            f"no {missing} is here, without which Triton makes no kernels: slower ones are used", stacklevel=2
+        )
+    return missing is None
+
+
+def _missing_compiler() -> str | None:
+    """What Triton lacks to make a kernel's launcher, in C, when it is first called."""
+    if "CC" not in os.environ and not any(map(shutil.which, ("gcc", "clang"))):
+        return "C compiler"
+    scheme = sysconfig.get_default_scheme()
+    scheme = "posix_prefix" if scheme == "posix_local" else scheme  # Debian's, as Triton takes it
+    headers = Path(sysconfig.get_paths(scheme=scheme)["include"])
+    return None if (headers / "Python.h").exists() else "header of Python (Python.h; python3-dev on Debian)"
 
 
 def _triton() -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from elmo.api import EMBEDDED, Model, dtype_of, load, save
+from elmo.api import Model, dtype_of, is_embedded, load, save
 from elmo.embed import Embedder, EmbedSettings, Vectors
 from elmo.errors import ElmoError, MissingExtraError
 from elmo.formats.native import is_ours
@@ -78,7 +78,7 @@ class ElmoComponent(Pipe):
         self._path = model
         self._device = device
         self._model: Model | None = None
-        self._embedded = model in (None, EMBEDDED)
+        self._embedded = is_embedded(model)
 
     def loaded(self) -> Model:
         """The model, loaded from now on.

@@ -60,7 +60,10 @@ def start_model(model: Bundle, corpus: Corpus, settings: TrainConfig) -> Languag
     """A copy of a model, ready to be trained, whose head is over the vocabulary of a corpus."""
     if model.config.n_words is not None and model.words.words != corpus.vocab.words:
         raise ElmoError("this model reads words, of its own vocabulary only: it needs --keep-vocab")
-    return LanguageModel(_copy_bilm(model), _start_head(model, corpus, settings))
+    lm = LanguageModel(_copy_bilm(model), _start_head(model, corpus, settings))
+    for weight in lm.parameters():
+        weight.data = weight.data.contiguous()  # other formats are read transposed, and kernels know no strides
+    return lm
 
 
 def _copy_bilm(model: Bundle) -> BiLM:

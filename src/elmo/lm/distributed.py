@@ -96,10 +96,9 @@ def ranks(device: str | None = None) -> Iterator[Ranks]:
     attempt = dist.PrefixStore(f"attempt-{count}", store)  # type: ignore[attr-defined]  # it is there, if not in __all__
     backend = "nccl" if wanted.startswith("cuda") else "gloo"
     dist.init_process_group(backend, store=attempt, rank=rank, world_size=size, timeout=_PATIENCE)
-    try:
-        yield Ranks(rank, size, torch.device(wanted))
-    finally:
-        dist.destroy_process_group()
+    yield Ranks(rank, size, torch.device(wanted))
+    # Not after an error: NCCL would wait for the others, who wait for this one, and its message would never come.
+    dist.destroy_process_group()
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -70,8 +70,11 @@ class Stepper:
         self._sound = torch.ones((), dtype=torch.bool, device=self._device)
         self._generator = torch.Generator(self._device)
         self._runs: OrderedDict[Shape, _Run] = OrderedDict()
-        self._pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
-        self.captures = self._device.type == "cuda"
+        on_gpu = self._device.type == "cuda"
+        self._pool = torch.cuda.graph_pool_handle() if on_gpu else None
+        # PyTorch's own is one for all of the process, on the GPU of whoever captured first.
+        self._stream = torch.cuda.Stream(self._device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self.captures = on_gpu
         """Whether steps become graphs."""
 
     def start(self, plan: Plan, state: State, *, seed: int) -> Late:
@@ -118,7 +121,7 @@ class Stepper:
         # Seeded before a replay, it draws in it what it would draw outside.
         graph.register_generator_state(self._generator)
         # Not "global": the reader's thread may ask for pinned memory meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             self.take(run.layout, run.inputs)
         return graph
 

@@ -9,6 +9,7 @@ Shapes: N positions or words, W windows of a word, F filters, S samples, R rows 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 import triton
@@ -19,6 +20,12 @@ _SAMPLES_AT_ONCE = 4096
 _FILTERS_AT_ONCE = 512
 _VALUES_AT_ONCE = 1024
 _LOWEST = tl.constexpr(-1e30)  # a logit that adds nothing, and unlike -inf no NaN when it is subtracted from itself
+
+
+def _on(tensor: Tensor) -> AbstractContextManager[None]:
+    """Make a tensor's GPU the current one: it is there that Triton launches."""
+    there: AbstractContextManager[None] = torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
+    return there
 
 
 @triton.jit
@@ -53,7 +60,8 @@ def maximum(y_NWF: Tensor, count_F: Tensor) -> tuple[Tensor, Tensor]:
     N, W, F = y_NWF.shape
     best_NF, place_NF = y_NWF.new_empty(N, F), y_NWF.new_empty(N, F, dtype=torch.int16)
     block = min(_FILTERS_AT_ONCE, triton.next_power_of_2(F))
-    _maximum[(N, triton.cdiv(F, block))](y_NWF, count_F, best_NF, place_NF, W=W, F=F, BLOCK=block)
+    with _on(y_NWF):
+        _maximum[(N, triton.cdiv(F, block))](y_NWF, count_F, best_NF, place_NF, W=W, F=F, BLOCK=block)
     return best_NF, place_NF
 
 
@@ -62,7 +70,8 @@ def spread(slopes_NF: Tensor, place_NF: Tensor, windows: int) -> Tensor:
     N, F = slopes_NF.shape
     out_NWF = slopes_NF.new_empty(N, windows, F)
     block = min(_FILTERS_AT_ONCE, triton.next_power_of_2(F))
-    _spread[(N, triton.cdiv(F, block))](slopes_NF, place_NF, out_NWF, W=windows, F=F, BLOCK=block)
+    with _on(slopes_NF):
+        _spread[(N, triton.cdiv(F, block))](slopes_NF, place_NF, out_NWF, W=windows, F=F, BLOCK=block)
     return out_NWF
 
 
@@ -91,7 +100,8 @@ def _gate_slopes(carry, transform, x, dy, dcarry, dtransform, dx, n, BLOCK: tl.c
 def gate(carry: Tensor, transform: Tensor, x: Tensor) -> Tensor:
     """`g * relu(transform) + (1 - g) * x` with `g = sigmoid(carry)`; all contiguous, of one shape and type."""
     y = torch.empty_like(x)
-    _gate[(triton.cdiv(x.numel(), _VALUES_AT_ONCE),)](carry, transform, x, y, x.numel(), BLOCK=_VALUES_AT_ONCE)
+    with _on(x):
+        _gate[(triton.cdiv(x.numel(), _VALUES_AT_ONCE),)](carry, transform, x, y, x.numel(), BLOCK=_VALUES_AT_ONCE)
     return y
 
 
@@ -99,7 +109,8 @@ def gate_slopes(carry: Tensor, transform: Tensor, x: Tensor, dy: Tensor) -> tupl
     """The gradients of `gate`'s arguments."""
     slopes = torch.empty_like(carry), torch.empty_like(transform), torch.empty_like(x)
     grid = (triton.cdiv(x.numel(), _VALUES_AT_ONCE),)
-    _gate_slopes[grid](carry, transform, x, dy, *slopes, x.numel(), BLOCK=_VALUES_AT_ONCE)
+    with _on(x):
+        _gate_slopes[grid](carry, transform, x, dy, *slopes, x.numel(), BLOCK=_VALUES_AT_ONCE)
     return slopes
 
 
@@ -148,7 +159,8 @@ def softmax_rows(logits_NS: Tensor, bias_S: Tensor, true_N: Tensor, hits_N: Tens
     N, S = logits_NS.shape
     lse_N, losses_N = torch.empty_like(true_N), torch.empty_like(true_N)
     block = min(_SAMPLES_AT_ONCE, triton.next_power_of_2(S))
-    _softmax_rows[(N,)](logits_NS, bias_S, true_N, hits_N, lse_N, losses_N, S=S, BLOCK=block, num_warps=8)
+    with _on(logits_NS):
+        _softmax_rows[(N,)](logits_NS, bias_S, true_N, hits_N, lse_N, losses_N, S=S, BLOCK=block, num_warps=8)
     return losses_N, lse_N
 
 
@@ -165,7 +177,8 @@ def softmax_slopes_(logits_NS: Tensor, bias_S: Tensor, hits_N: Tensor, lse_N: Te
     N, S = logits_NS.shape
     block = min(_SAMPLES_AT_ONCE, triton.next_power_of_2(S))
     grid = (N, triton.cdiv(S, block))
-    _softmax_slopes[grid](logits_NS, bias_S, hits_N, lse_N, slopes_N, S=S, BLOCK=block, num_warps=8)
+    with _on(logits_NS):
+        _softmax_slopes[grid](logits_NS, bias_S, hits_N, lse_N, slopes_N, S=S, BLOCK=block, num_warps=8)
 
 
 @triton.jit
@@ -243,26 +256,30 @@ def update_(
         epsilon: AdamW's.
         decay: AdamW's share of a weight that goes, at a rate of 1.
     """
+    assert all(tensor.is_contiguous() for tensor in (weight, *memories)), (
+        "strides would give a weight another's gradient"
+    )
     number = len(gradient) if rows is not None else 1
     columns = gradient.numel() // number
     ids, count = rows if rows is not None else (rates, rates)  # not read
     block = min(_VALUES_AT_ONCE, triton.next_power_of_2(columns))
-    _update[(number * triton.cdiv(columns, block),)](
-        weight,
-        memories[0],
-        memories[-1],
-        gradient,
-        ids,
-        count,
-        scale,
-        rates,
-        columns,
-        1 - betas[0],
-        betas[1],
-        1 - betas[1],
-        epsilon,
-        decay,
-        ADAGRAD=len(memories) == 1,
-        ROWS=rows is not None,
-        BLOCK=block,
-    )
+    with _on(weight):
+        _update[(number * triton.cdiv(columns, block),)](
+            weight,
+            memories[0],
+            memories[-1],
+            gradient,
+            ids,
+            count,
+            scale,
+            rates,
+            columns,
+            1 - betas[0],
+            betas[1],
+            1 - betas[1],
+            epsilon,
+            decay,
+            ADAGRAD=len(memories) == 1,
+            ROWS=rows is not None,
+            BLOCK=block,
+        )

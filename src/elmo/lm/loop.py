@@ -19,10 +19,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-import torch
 from torch import Tensor
 
-from elmo.errors import ElmoError
+from elmo.errors import ElmoError, lack_of_memory
 from elmo.files import new_file
 from elmo.lm.checkpoint import Progress, fill_tensors, read_tensors, write_tensors
 from elmo.lm.distributed import Ranks
@@ -232,10 +231,12 @@ def run_training(
         try:
             with _stopped_by_signals(training):
                 run.go(report)
-        except (ElmoError, OSError, torch.OutOfMemoryError) as error:  # a full disk may also meet the metrics
+        except (ElmoError, OSError, RuntimeError, MemoryError) as error:  # a full disk may also meet the metrics
             reason = str(error)
-            if isinstance(error, torch.OutOfMemoryError):
-                reason = f"{reason.partition('. ')[0]}: {training.needs_less}"
+            if isinstance(error, (RuntimeError, MemoryError)):
+                if (short := lack_of_memory(error)) is None:
+                    raise
+                reason = f"{short}: {training.needs_less}"
             where = f"the last good checkpoint is of step {run.saved:,}: {folder / LAST}"
             raise ElmoError(f"{reason}; {where}" if run.saved else reason) from error
         if first:

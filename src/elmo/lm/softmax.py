@@ -27,7 +27,7 @@ PADDING = -1
 """The target of a position that is not counted: its loss is 0."""
 
 _LOGITS_AT_ONCE = 2**24  # 64 MB in float32, whatever the vocabulary
-_LOGITS_KEPT = 2**31  # on a GPU, where computing them twice is what costs: 4 GB in bfloat16
+_BYTES_KEPT = 2**32  # of logits, on a GPU, where computing them twice is what costs
 
 
 class SoftmaxHead(nn.Module):
@@ -46,7 +46,8 @@ class SoftmaxHead(nn.Module):
 
     def forward(self, h_NP: Tensor, targets_N: Tensor) -> Tensor:
         """`-ln p(target)` of each position, `(N,)`, over the whole vocabulary; logits within a bound at a time."""
-        if h_NP.is_cuda and len(h_NP) * self.n_words <= _LOGITS_KEPT and has_triton(h_NP.device):
+        size = len(h_NP) * self.n_words * _products_dtype(h_NP).itemsize
+        if h_NP.is_cuda and size <= _BYTES_KEPT and has_triton(h_NP.device):
             return self.fused(h_NP, targets_N)
         at_once = max(1, _LOGITS_AT_ONCE // self.n_words)
         if len(h_NP) <= at_once:

@@ -84,7 +84,7 @@ def reproduce(
         lab.asked.clear()
         try:
             text = _made(name, lab, folder)
-        except NotDoneError as error:
+        except ElmoError as error:
             left_out.append(f"{name} was not made: {error}")
             continue
         (folder / f"{name}.md").write_text(f"{text}\n{_footer(name, lab)}\n", encoding="utf-8")

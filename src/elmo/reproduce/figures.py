@@ -65,6 +65,8 @@ def figure2(lab: Lab, folder: Path) -> str:
         for name, result in layer_weights(lab).items()
         for place, shares in result.layer_weights.items()
     ]
+    if not mixes:
+        raise NotDoneError("no task was trained with ELMo")
     save_figure(layers_figure(mixes), folder / "figure2.svg")
     header = ["task", "at its", *(f"layer {layer}" for layer in range(len(mixes[0].shares)))]
     body = [[mix.name, mix.place, *(f"{share:.3f}" for share in mix.shares)] for mix in mixes]

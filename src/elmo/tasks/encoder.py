@@ -145,6 +145,12 @@ class TokenEncoder(nn.Module):
         self.words = words.words if isinstance(words, WordVectors) else tuple(words)
         self._rows: Mapping[str, int] = {word: row for row, word in enumerate(self.words, start=_UNKNOWN + 1)}
         self.bilm = bilm
+        cnn = None if bilm is None else bilm.config.char_cnn
+        if bilm is not None and (cnn is None or cnn.alphabet is not None or cnn.word_dim):
+            raise ElmoError(
+                "--train-bilm: a biLM that reads words, or characters of an alphabet of its own (ELMoForManyLangs), "
+                "cannot be trained in a task model: leave that out"
+            )
         dim = words.dim if isinstance(words, WordVectors) else word_dim or settings.word_dim
         table = nn.Embedding(len(self.words) + 2, dim, padding_idx=_NONE)
         if isinstance(words, WordVectors):
@@ -231,9 +237,9 @@ class TokenEncoder(nn.Module):
 
     def _elmo_width(self) -> int:
         assert self.bilm is not None
-        if self.bilm.config.char_cnn is None:
-            raise ElmoError("a biLM that reads words instead of characters cannot be trained in a task model")
-        return self.bilm.config.char_cnn.max_characters_per_token
+        cnn = self.bilm.config.char_cnn
+        assert cnn is not None
+        return cnn.max_characters_per_token
 
 
 def _characters(words: list[str], width: int) -> Tensor:

@@ -80,6 +80,7 @@ def save_task(trained: Trained[Any, Any], bilm: Model, path: Path, *, embedded: 
         "format": "elmo task",
         "version": 1,
         "bilm": (BILM if stored else EMBEDDED) if uses_bilm else None,
+        "bilm_digest": bilm.embedder(layers="all").digest() if uses_bilm and not stored else None,
         "labels": list(trained.labels),
         "word_dim": encoder.table.embedding_dim,
         **asdict(trained.result),
@@ -109,6 +110,10 @@ def load_task(path: Path, device: torch.device | None = None) -> TaskAnswerer[An
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise ElmoError(f"{path} is no whole task model: {error!r}") from error
     bilm = None if name is None else load(path / BILM) if name == BILM else load()
+    if bilm is not None and name == EMBEDDED and about.get("bilm_digest") != bilm.embedder(layers="all").digest():
+        raise ElmoError(
+            f"{path} was trained with the embedded model of another release of elmo: train it again, or use that one"
+        )
     model = _empty(task, config, labels, words, dim, bilm)
     _, tensors = read_tensors(path / WEIGHTS)
     weights = {n: weight for n, weight in model.state_dict().items() if not n.startswith("encoder.bilm.")}

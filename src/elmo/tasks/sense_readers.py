@@ -87,14 +87,18 @@ def read_inventory(path: str) -> dict[Lemma, tuple[str, ...]]:
 
 
 def find_wsd(path: str) -> list[str]:
-    """The test sets at a path: a `.data.xml` itself, or all below a folder, less `ALL`, which repeats the others."""
+    """The test sets at a path: a `.data.xml` itself, or all below a folder.
+
+    Of the framework's folders, `ALL` repeats the others, and `Training_Corpora` are no test sets.
+    """
     if path.endswith(".data.xml"):
         return [path]
     found = sorted(name for name in names_below(path) if name.endswith(".data.xml"))
-    parts = [name for name in found if PurePosixPath(name).name != "ALL.data.xml"]
+    tests = [name for name in found if "Training_Corpora" not in PurePosixPath(name).parts] or found
+    parts = [name for name in tests if PurePosixPath(name).name != "ALL.data.xml"]
     if not found:
         raise ElmoError(f"{path} has no test set in it: give NAME.data.xml, or a folder with some")
-    return parts or found
+    return parts or tests
 
 
 def _semcor_sentence(record: Mapping[str, Any], wrong: Callable[[str, str], ElmoError]) -> SenseSentence:

@@ -151,14 +151,15 @@ class Sentiment(Task[LabelledText, Verdict]):
         return read_labelled(path)
 
     def for_training(self, examples: Sequence[LabelledText], settings: ClassifierSettings) -> list[LabelledText]:
-        """Texts and, if long enough, their phrases, the same one only once."""
+        """Texts and, if long enough, their phrases, the same one only once; no phrase of a class that no text has."""
         if not settings.shortest_phrase:
             return list(examples)
+        known = {text.label for text in examples}
         phrases = (
             LabelledText(text.tokens[start:end], label)
             for text in examples
             for label, start, end in text.phrases
-            if end - start >= settings.shortest_phrase
+            if end - start >= settings.shortest_phrase and label in known
         )
         whole = (LabelledText(text.tokens, text.label) for text in examples)
         return list(dict.fromkeys([*whole, *phrases]))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from elmo.tasks.run import Result, TaskReport
     from elmo.tasks.settings import TaskConfig
 
+_ANSWERED_AT_ONCE = 2048  # examples whose sentences' layers are kept
+
 NAMES = {
     "coref": "Coreference by ranking spans: CoNLL-U with Entity= brackets (OntoGUM), or CoNLL 2012.",
     "inference": "Does one sentence follow from another, by ESIM: SNLI's jsonl, a table, or SICK.txt#TRAIN.",
@@ -90,7 +92,7 @@ def _train(
     device: str | None,
     quiet: bool,
 ) -> Result:
-    from elmo.api import EMBEDDED, load
+    from elmo.api import is_embedded, load
     from elmo.tasks.all import task_named
     from elmo.tasks.run import Data, freeze, train_task
     from elmo.tasks.saved import save_task
@@ -107,7 +109,8 @@ def _train(
         raise ElmoError("--resume goes on with the run of an OUT: give -o OUT, too")
     train, dev, test = ([] if file is None else task.read(file) for file in files)
     data = Data(train, dev, test)
-    place, bilm = usable_device(device), load(model[0], options=model[1], vocab=model[2])
+    place, embedded = usable_device(device), is_embedded(model[0])
+    bilm = load(model[0], options=model[1], vocab=model[2])
     with told_of_resuming(target), _folder(target) as folder, _bars(quiet) as (embedding, training):
         frozen = None
         if config.encoder.places and not config.encoder.train_bilm:
@@ -116,7 +119,7 @@ def _train(
             task, config, data, folder, bilm=bilm, frozen=frozen, device=place, resume=resume, report=training
         )
         if target is not None:
-            save_task(done, bilm, target, embedded=model[0] in (None, EMBEDDED))
+            save_task(done, bilm, target, embedded=embedded)
             shutil.rmtree(folder)
     return done.result
 
@@ -150,11 +153,13 @@ def predict(
     examples = answerer.task.parse(given)
     if not examples:
         raise ElmoError(f"{text} has nothing to answer in it")
-    for example, answer in zip(examples, answerer.answers(examples), strict=True):
-        if as_json:
-            print(json.dumps(answerer.task.record(example, answer), ensure_ascii=False))
-        else:
-            print(answerer.task.show(example, answer))
+    for start in range(0, len(examples), _ANSWERED_AT_ONCE):
+        some = examples[start : start + _ANSWERED_AT_ONCE]
+        for example, answer in zip(some, answerer.answers(some), strict=True):
+            if as_json:
+                print(json.dumps(answerer.task.record(example, answer), ensure_ascii=False))
+            else:
+                print(answerer.task.show(example, answer))
 
 
 def _refuse_idle(config: TaskConfig, given: Mapping[str, bool]) -> None:
