@@ -197,8 +197,13 @@ def _check_count(path: Path, count: int) -> None:
         raise ElmoError(f"{path} holds more than {_MOST_MEMBERS:,} files: it is no model")
 
 
+def is_bomb(size: int, stored: int) -> bool:
+    """Whether so many bytes are far more than what is stored of them, as those of no model are."""
+    return size > _SMALL + _MOST_RATIO * stored
+
+
 def _check_ratio(what: str, size: int, stored: int) -> None:
-    if size > _SMALL + _MOST_RATIO * stored:
+    if is_bomb(size, stored):
         raise _bomb(what)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from elmo.config import N_BYTES_AND_MARKS, ModelConfig, read_json
 from elmo.errors import ElmoError
 from elmo.files import new_hdf5
+from elmo.formats.archives import is_bomb
 from elmo.formats.bundle import (
     VOCAB_FILE,
     Bundle,
@@ -38,8 +39,6 @@ from elmo.vocab import Vocabulary
 
 OPTIONS = "options.json"
 WEIGHTS = "weights.hdf5"
-_MOST_RATIO = 100  # of a weight's bytes to what is stored of it: weights hardly compress
-_SMALL = 2**20
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 
 Layout = Literal["same", "transposed", "convolution", "table"]
@@ -225,7 +224,7 @@ def _place(file: h5py.File, row: Row, name: str) -> Place | None:
     check_shape(row.theirs, dataset.shape, row.shape, name)
     if dataset.dtype.kind != "f" or dataset.external or dataset.is_virtual:
         raise ElmoError(f"{name}: {row.theirs} is not a plain table of floating-point numbers")
-    if dataset.nbytes > _SMALL + _MOST_RATIO * dataset.id.get_storage_size():
+    if is_bomb(dataset.nbytes, dataset.id.get_storage_size()):
         raise ElmoError(f"{name}: {row.theirs} has far more numbers than the file stores: it is not read")
     offset = dataset.id.get_offset()
     if offset is None or dataset.dtype != np.dtype("<f4"):
